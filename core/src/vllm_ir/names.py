@@ -1,0 +1,44 @@
+"""What a legal name is, for ops and providers."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from vllm_ir.errors import BadName, ReservedName
+
+NATIVE: Final = "native"
+"""The provider of every op's native function."""
+
+RESERVED: Final = (NATIVE, "unfused")
+"""Provider names that no distribution may take."""
+
+_LEGAL: Final = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+def check_name(name: str, kind: str) -> str:
+    """Return the name if it is legal.
+
+    Args:
+        name: the name to check.
+        kind: what it names, for the sentence: "Op" or "Provider".
+
+    Raises:
+        BadName: it is no text of lower-case letters, digits and underscores that starts without a digit.
+    """
+    if not isinstance(name, str) or not _LEGAL.fullmatch(name):
+        raise BadName(kind=kind, name=str(name))
+    return name
+
+
+def check_provider_name(name: str) -> str:
+    """Return the name if a distribution may call a provider so.
+
+    Raises:
+        BadName: it is not legal.
+        ReservedName: vllm-ir keeps it for itself.
+    """
+    check_name(name, "Provider")
+    if name in RESERVED:
+        raise ReservedName(name=name, reserved=RESERVED)
+    return name
