@@ -1,4 +1,4 @@
-"""What every test of the workspace gets: a clean environment, and no torch tests where torch is not installed.
+"""What every test of the workspace gets: a clean environment, and only torch-free tests without torch.
 
 Fixtures that only one distribution needs live in its own conftest.
 """

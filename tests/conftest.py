@@ -60,10 +60,8 @@ class Workspace:
 
 def read_workspace(root: Path) -> Workspace:
     """Read the repository at `root`: what git tracks, and what it would track."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"],  # noqa: S607 - the git of whoever runs the tests
-        cwd=root, check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+    command = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
     files = tuple(sorted(path for name in listed.split("\0") if name and (path := root / name).is_file()))
     distributions = tuple(
         Distribution(path.parent, tomllib.loads(path.read_text(encoding="utf-8")))

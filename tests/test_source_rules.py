@@ -40,9 +40,7 @@ def provider_names(tree: ast.Module) -> Iterator[int]:
     word = re.compile(r"\b(vllm_ir_provider_)?(" + "|".join(PROVIDERS) + r")\b")
     for node in ast.walk(tree):
         texts = [
-            getattr(node, field)
-            for field in ("id", "attr", "arg", "name", "module", "value")
-            if hasattr(node, field)
+            getattr(node, field) for field in ("id", "attr", "arg", "name", "module", "value") if hasattr(node, field)
         ]
         if any(isinstance(text, str) and word.search(text) for text in texts):
             yield getattr(node, "lineno", 0)
@@ -63,11 +61,7 @@ def undocumented(tree: ast.Module) -> Iterator[int]:
 
 def late_annotations(tree: ast.Module) -> Iterator[int]:
     """Yield 1 for a module with code that does not defer its annotations."""
-    code = [
-        node
-        for node in tree.body
-        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-    ]
+    code = [node for node in tree.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
     deferred = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in code)
     if code and not deferred:
         yield 1
@@ -209,9 +203,7 @@ def test_each_rule_finds_what_is_planted(
         (effects_at_import, "@register_op\ndef f(): ...\nx = f()\n"),
     ],
 )
-def test_each_rule_passes_what_is_right(
-    tmp_path: Path, rule: Callable[[ast.Module], Iterator[int]], fine: str
-) -> None:
+def test_each_rule_passes_what_is_right(tmp_path: Path, rule: Callable[[ast.Module], Iterator[int]], fine: str) -> None:
     """A rule that cries at sound code would be switched off."""
     (tmp_path / "planted.py").write_text(fine, encoding="utf-8")
     assert broken([tmp_path / "planted.py"], tmp_path, rule) == []

@@ -16,7 +16,7 @@ DOORS = ("__init__", "__main__")
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One import: the module that has it, the line, what it imports, and whether only a type checker runs it."""
+    """One import: who has it, on which line, of what, and whether only a type checker runs it."""
 
     importer: str
     line: int
@@ -52,7 +52,7 @@ def is_type_checking(node: ast.AST) -> bool:
 
 
 def imported_names(node: ast.AST, module: str, *, is_package: bool) -> list[str]:
-    """Return the dotted names that one import statement, or one `import_module("...")`, may bind."""
+    """Return the dotted names that an import statement, or an `import_module("...")`, may bind."""
     if isinstance(node, ast.Import):
         return [name.name for name in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -60,11 +60,7 @@ def imported_names(node: ast.AST, module: str, *, is_package: bool) -> list[str]
         base = parts[: len(parts) - node.level + is_package] if node.level else []
         prefix = ".".join([*base, *([node.module] if node.module else [])])
         return [f"{prefix}.{name.name}" for name in node.names]
-    if (
-        isinstance(node, ast.Call)
-        and node.args
-        and ast.unparse(node.func).endswith(("import_module", "__import__"))
-    ):
+    if isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith(("import_module", "__import__")):
         first = node.args[0]
         return [first.value] if isinstance(first, ast.Constant) and isinstance(first.value, str) else []
     return []
@@ -100,9 +96,7 @@ def violations(source: Path, levels: dict[str, int]) -> list[str]:
     for edge in edges:
         below, above = levels[room(edge.importer)], levels[room(edge.imported)]
         if above > below:
-            found.append(
-                f"{edge.importer}:{edge.line} (level {below}) imports {edge.imported} (level {above})"
-            )
+            found.append(f"{edge.importer}:{edge.line} (level {below}) imports {edge.imported} (level {above})")
         elif above == below and room(edge.importer) != room(edge.imported) and not edge.type_only:
             graph[room(edge.importer)] = graph.get(room(edge.importer), set()) | {room(edge.imported)}
     return found + [f"{name} imports itself over {path}" for name, path in cycles(graph)]
@@ -189,9 +183,7 @@ def test_a_relative_import_is_read_from_inside_a_package(planted: Path, levels: 
     policy = planted / PACKAGE / "plugins" / "policy.py"
     policy.write_text("from ..cli import main\nfrom . import policy\nfrom .. import op\n", encoding="utf-8")
     (planted / PACKAGE / "cli.py").write_text("", encoding="utf-8")
-    assert violations(planted, levels) == [
-        "vllm_ir.plugins.policy:1 (level 8) imports vllm_ir.cli (level 10)"
-    ]
+    assert violations(planted, levels) == ["vllm_ir.plugins.policy:1 (level 8) imports vllm_ir.cli (level 10)"]
 
 
 def test_a_downward_import_is_fine(planted: Path, levels: dict[str, int]) -> None:
