@@ -1,0 +1,118 @@
+"""Everything that must hold before a change lands, one session each; `nox --list` reads like a table of contents.
+
+Sessions that need torch run in the environment that started nox (README's first command makes it), since a second
+copy of torch costs more than it tells. All others make an environment of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+nox.needs_version = ">=2025.2"
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "torch_free", "min_deps", "wheels", "types", "docs", "tests"]
+
+DISTRIBUTIONS = ("core", "hosts/transformers", "docs/first_provider")
+TESTS = ("core/tests", "tests", "hosts", "docs")
+# What the torch-free half of the core needs, less torch: the newest of each, and the oldest that the metadata allows.
+NEWEST = ("pluggy", "packaging", "rich", "tomli; python_version < '3.11'")
+OLDEST = ("pluggy==1.5.0", "packaging==23.0", "rich==13.7.0", "tomli==2.0.0")
+TOOLS = ("pytest>=8", "hypothesis", "jsonschema", "tomli; python_version < '3.11'")
+
+
+def interpreter(version: str) -> str | None:
+    """Return an interpreter of a version from the search path or from pyenv, or None where there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = [shutil.which(f"python{version}"), *sorted(map(str, pyenv.glob(f"{version}.*/bin/python")))]
+    for path in filter(None, found):
+        # A pyenv shim exists for versions that are not switched on, and only running it tells.
+        if subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0:  # noqa: S603
+            return path
+    return None
+
+
+def on_every(*versions: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a session once for each of these versions that this machine has, named by the version."""
+    found = [nox.param(path, id=version) for version in versions if (path := interpreter(version))]
+    return nox.parametrize("python", found or [nox.param(sys.executable, id="this")])
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Run every test of every distribution, with torch, in this environment."""
+    session.run(sys.executable, "-m", "pytest", *(session.posargs or TESTS))
+
+
+@nox.session
+@on_every("3.10", "3.12", "3.13")
+def torch_free(session: nox.Session) -> None:
+    """Run the tests that need no torch on every other Python that this machine has."""
+    session.install(*NEWEST, *TOOLS)
+    session.install("--no-deps", "-e", "core")
+    session.run("python", "-m", "pytest", "-q", "core/tests", "tests")
+
+
+@nox.session
+@on_every("3.10")
+def min_deps(session: nox.Session) -> None:
+    """Run the torch-free tests on the oldest Python with the oldest dependencies that the metadata allows."""
+    session.install(*OLDEST, *TOOLS)
+    session.install("--no-deps", "-e", "core")
+    session.run("python", "-m", "pytest", "-q", "core/tests", "tests")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check the style of every file, all of ruff's rules less those that the root pyproject excuses."""
+    session.install("ruff")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+
+
+@nox.session(venv_backend="none")
+def types(session: nox.Session) -> None:
+    """Check the types of every distribution and of its tests with mypy, strictly, in this environment."""
+    session.run(sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", *typed_files())
+
+
+def typed_files() -> list[str]:
+    """Return every Python file that git knows, sources and tests alike."""
+    command = ["git", "ls-files", "-co", "--exclude-standard", "*.py"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()  # noqa: S603
+
+
+@nox.session(venv_backend="none")
+def docs(session: nox.Session) -> None:
+    """Check that every page's links, laws and commands lead to what they claim."""
+    session.run(sys.executable, "-m", "pytest", "-q", "tests/test_documents.py", "tests/test_readme.py")
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Build every wheel, install them in a fresh environment without torch, and look at what they carry."""
+    out = Path(session.create_tmp()) / "wheels"
+    shutil.rmtree(out, ignore_errors=True)
+    session.install("build", "pip", *NEWEST)
+    for folder in DISTRIBUTIONS:
+        session.run("python", "-m", "build", "--wheel", "--outdir", str(out), folder, silent=True)
+    session.install("--no-deps", "--force-reinstall", *map(str, sorted(out.glob("*.whl"))))
+    session.run("python", "tests/wheel_contents.py", *map(str, sorted(out.glob("*.whl"))))
+    session.run("vllm-ir", "list")
+
+
+@nox.session(venv_backend="none", default=False)
+def benchmarks(session: nox.Session) -> None:
+    """Print what start-up and dispatch cost on this machine."""
+    for script in sorted(Path("benchmarks").glob("*.py")):
+        session.run(sys.executable, str(script))
