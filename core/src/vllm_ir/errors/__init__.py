@@ -6,10 +6,13 @@ IrError
 │                                    InplaceNotAllowed, DuplicateOp, DuplicateImplementation, TornDeclaration,
 │                                    MissingGenerator, MissingTolerance
 ├── ConfigurationError (ValueError)  a user's mistake: UnknownOp, UnknownProvider, ProviderLacksOp,
-│                                    UnusableProvider, MalformedPriority, MalformedVariable, MalformedSettings
+│                                    UnusableProvider, MalformedPriority, MalformedVariable, MalformedSettings;
+│                                    on the command line UnknownVerb, DuplicateVerb, DeniedVerb, UnknownName,
+│                                    MalformedArguments, UnknownArgument, MissingArgument
 ├── SelectionError (RuntimeError)    nothing may run: NoImplementation, RefusedArguments, PredicateFailed
 ├── CallError (TypeError)            a wrong call: WrongArgument, WrongCall
-├── ProviderError (RuntimeError)     a distribution that did not load, one class a kind of failure
+├── ProviderError (RuntimeError)     a distribution that did not load, one class a kind of failure; ManifestError is
+│                                    the root of what a manifest can have wrong
 └── InternalError (RuntimeError)     a fault in vllm-ir
 """
 
@@ -26,6 +29,16 @@ from vllm_ir.errors.base import (
     SelectionError,
     did_you_mean,
     listed,
+)
+from vllm_ir.errors.cli import (
+    BrokenVerb,
+    DeniedVerb,
+    DuplicateVerb,
+    MalformedArguments,
+    MissingArgument,
+    UnknownArgument,
+    UnknownName,
+    UnknownVerb,
 )
 from vllm_ir.errors.configuration import (
     MalformedPriority,
@@ -53,6 +66,36 @@ from vllm_ir.errors.declaration import (
     TornDeclaration,
     UnknownActivation,
 )
+from vllm_ir.errors.plugins import (
+    BadDeclaration,
+    BadEntryPoint,
+    BadHookResult,
+    BadHookSignature,
+    BadPlatform,
+    BrokenImport,
+    DeniedByPolicy,
+    DuplicatePlatform,
+    DuplicateProvider,
+    ManifestContradiction,
+    ManifestDisagrees,
+    ManifestError,
+    ManifestMissing,
+    ManifestMissingKey,
+    ManifestNewer,
+    ManifestNotToml,
+    ManifestUnknownKey,
+    ManifestWrongType,
+    ManifestWrongValue,
+    MissingAttribute,
+    MissingLibrary,
+    MissingModule,
+    MisspeltHook,
+    UnknownAllowed,
+    UnmarkedHook,
+    WarmUpFailed,
+    WrongPlatform,
+    WrongProviderApi,
+)
 from vllm_ir.errors.selection import (
     NoImplementation,
     PredicateFailed,
@@ -62,25 +105,53 @@ from vllm_ir.errors.selection import (
 )
 
 __all__ = [
+    "BadDeclaration",
+    "BadEntryPoint",
+    "BadHookResult",
+    "BadHookSignature",
     "BadName",
+    "BadPlatform",
     "BadSignature",
     "BadValue",
+    "BrokenImport",
+    "BrokenVerb",
     "CallError",
     "ConfigurationError",
     "DeclarationError",
+    "DeniedByPolicy",
+    "DeniedVerb",
     "DuplicateImplementation",
     "DuplicateOp",
+    "DuplicatePlatform",
+    "DuplicateProvider",
+    "DuplicateVerb",
     "InplaceNotAllowed",
     "InplaceOutputs",
     "InternalError",
     "IrError",
     "IrWarning",
     "KeywordOnlyParameter",
+    "MalformedArguments",
     "MalformedPriority",
     "MalformedSettings",
     "MalformedVariable",
+    "ManifestContradiction",
+    "ManifestDisagrees",
+    "ManifestError",
+    "ManifestMissing",
+    "ManifestMissingKey",
+    "ManifestNewer",
+    "ManifestNotToml",
+    "ManifestUnknownKey",
+    "ManifestWrongType",
+    "ManifestWrongValue",
+    "MissingArgument",
+    "MissingAttribute",
     "MissingGenerator",
+    "MissingLibrary",
+    "MissingModule",
     "MissingTolerance",
+    "MisspeltHook",
     "NoImplementation",
     "PredicateFailed",
     "PredicateMismatch",
@@ -92,11 +163,19 @@ __all__ = [
     "SelectionError",
     "TornDeclaration",
     "UnknownActivation",
+    "UnknownAllowed",
+    "UnknownArgument",
+    "UnknownName",
     "UnknownOp",
     "UnknownProvider",
+    "UnknownVerb",
+    "UnmarkedHook",
     "UnusableProvider",
+    "WarmUpFailed",
     "WrongArgument",
     "WrongCall",
+    "WrongPlatform",
+    "WrongProviderApi",
     "did_you_mean",
     "listed",
 ]

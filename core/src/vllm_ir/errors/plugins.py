@@ -1,0 +1,394 @@
+"""What is read when a distribution, a provider or a manifest does not fit: one class a kind of failure.
+
+Every class says its kind in a few words (`kind`), and whether somebody has to mend something (`fault`) or whether it
+is how this machine is and what its operator wants.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from vllm_ir.errors.base import ConfigurationError, DeclarationError, ProviderError, did_you_mean, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class BadPlatform(DeclarationError):
+    """A platform whose class or constructor leaves out what every platform has."""
+
+    def __init__(self, *, platform: str, field: str, got: str, wanted: str) -> None:
+        self.platform, self.field, self.got, self.wanted = platform, field, got, wanted
+        super().__init__(
+            f"Platform {platform}: {field} is {got}, wanted {wanted}. Set it on the class.",
+            platform=platform,
+            field=field,
+            got=got,
+            wanted=wanted,
+        )
+
+
+class UnknownAllowed(ConfigurationError):
+    """An allow list that names a provider or distribution that is not installed."""
+
+    def __init__(self, *, variable: str, name: str, known: Sequence[str]) -> None:
+        self.variable, self.name, self.known = variable, name, tuple(known)
+        super().__init__(
+            f"{variable} names {name!r}, which is neither an installed provider nor a distribution that brings one"
+            f" (there are: {listed(known)}).{did_you_mean(name, known)} Install it, or take it out of {variable}.",
+            variable=variable,
+            name=name,
+            known=tuple(known),
+        )
+
+
+class DuplicateProvider(ConfigurationError):
+    """Two different distributions with one provider name."""
+
+    kind: ClassVar[str] = "duplicate provider"
+    fault: ClassVar[bool] = True
+
+    def __init__(self, *, provider: str, distributions: Sequence[str], variable: str) -> None:
+        self.provider, self.distributions, self.variable = provider, tuple(distributions), variable
+        super().__init__(
+            f"Provider {provider!r} is brought by {len(distributions)} distributions: {listed(distributions)}."
+            f" Uninstall all but one, or deny the others: {variable}={distributions[-1]}.",
+            provider=provider,
+            distributions=tuple(distributions),
+            variable=variable,
+        )
+
+
+class DuplicatePlatform(ConfigurationError):
+    """Two distributions that both say this machine is theirs."""
+
+    def __init__(self, *, platforms: Sequence[str], distributions: Sequence[str], variable: str) -> None:
+        self.platforms, self.distributions, self.variable = tuple(platforms), tuple(distributions), variable
+        super().__init__(
+            f"Distributions {listed(distributions)} each bring a platform for this machine: {listed(platforms)}."
+            f" Uninstall all but one, or deny the others: {variable}={distributions[-1]}.",
+            platforms=tuple(platforms),
+            distributions=tuple(distributions),
+            variable=variable,
+        )
+
+
+class MissingLibrary(ProviderError):
+    """A library the provider requires is not installed, or not in a version it can use."""
+
+    kind: ClassVar[str] = "missing library"
+    fault: ClassVar[bool] = False
+
+    def __init__(self, *, distribution: str, provider: str, library: str, wanted: str, got: str, install: str) -> None:
+        self.distribution, self.provider, self.library = distribution, provider, library
+        self.wanted, self.got, self.install = wanted, got, install
+        super().__init__(
+            f"Provider {provider!r} of {distribution} requires {library}{' ' if wanted else ''}{wanted}, and {got}."
+            f" Install it: pip install '{install}{wanted}'.",
+            distribution=distribution,
+            provider=provider,
+            library=library,
+            wanted=wanted,
+            got=got,
+            install=install,
+        )
+
+
+class WrongPlatform(ProviderError):
+    """A provider whose manifest leaves this machine out."""
+
+    kind: ClassVar[str] = "wrong platform"
+    fault: ClassVar[bool] = False
+
+    def __init__(self, *, distribution: str, provider: str, wanted: str, got: str) -> None:
+        self.distribution, self.provider, self.wanted, self.got = distribution, provider, wanted, got
+        super().__init__(
+            f"Provider {provider!r} of {distribution} is for {wanted}; this machine is {got}.",
+            distribution=distribution,
+            provider=provider,
+            wanted=wanted,
+            got=got,
+        )
+
+
+class WrongProviderApi(ProviderError):
+    """A distribution written against another version of the hooks."""
+
+    kind: ClassVar[str] = "wrong provider API"
+    fault: ClassVar[bool] = True
+
+    def __init__(self, *, distribution: str, got: str, wanted: Sequence[str]) -> None:
+        self.distribution, self.got, self.wanted = distribution, got, tuple(wanted)
+        super().__init__(
+            f"Distribution {distribution} is written for provider API {got!r}; this vllm-ir has {listed(wanted)}."
+            f" Install a version of {distribution} for it, or another vllm-ir.",
+            distribution=distribution,
+            got=got,
+            wanted=tuple(wanted),
+        )
+
+
+class BrokenImport(ProviderError):
+    """A module with hooks that cannot be imported, or a hook that raised."""
+
+    kind: ClassVar[str] = "broken import"
+    fault: ClassVar[bool] = True
+
+    def __init__(self, *, distribution: str, where: str, cause: str) -> None:
+        self.distribution, self.where, self.cause = distribution, where, cause
+        super().__init__(
+            f"Distribution {distribution} did not load: {where} raised {cause}."
+            " The traceback is in `vllm-ir list --load`; mend the installation, or deny the distribution.",
+            distribution=distribution,
+            where=where,
+            cause=cause,
+        )
+
+
+class MissingModule(ProviderError):
+    """An entry point to a module that is not there."""
+
+    kind: ClassVar[str] = "broken import"
+    fault: ClassVar[bool] = True
+
+    def __init__(self, *, distribution: str, entry_point: str, module: str) -> None:
+        self.distribution, self.entry_point, self.module = distribution, entry_point, module
+        super().__init__(
+            f"Distribution {distribution}: entry point {entry_point!r} names module {module!r}, which does not exist."
+            f" Reinstall the distribution; its author corrects the entry point.",
+            distribution=distribution,
+            entry_point=entry_point,
+            module=module,
+        )
+
+
+class MissingAttribute(ProviderError):
+    """An entry point to an attribute that its module has not."""
+
+    kind: ClassVar[str] = "broken import"
+    fault: ClassVar[bool] = True
+
+    def __init__(
+        self, *, distribution: str, entry_point: str, module: str, attribute: str, known: Sequence[str]
+    ) -> None:
+        self.distribution, self.entry_point, self.module = distribution, entry_point, module
+        self.attribute, self.known = attribute, tuple(known)
+        super().__init__(
+            f"Distribution {distribution}: entry point {entry_point!r} names {attribute!r} in module {module!r}, which"
+            f" has no such attribute.{did_you_mean(attribute, known)} The author corrects the entry point.",
+            distribution=distribution,
+            entry_point=entry_point,
+            module=module,
+            attribute=attribute,
+            known=tuple(known),
+        )
+
+
+class BadEntryPoint(ProviderError):
+    """A distribution whose entry points are not what the group asks for."""
+
+    kind: ClassVar[str] = "bad declaration"
+    fault: ClassVar[bool] = True
+
+    def __init__(self, *, distribution: str, got: str, wanted: str) -> None:
+        self.distribution, self.got, self.wanted = distribution, got, wanted
+        super().__init__(
+            f"Distribution {distribution}: its entry points in group 'vllm_ir.providers' are {got}, wanted {wanted}.",
+            distribution=distribution,
+            got=got,
+            wanted=wanted,
+        )
+
+
+class BadHookResult(ProviderError):
+    """A hook that returned what its contract does not allow."""
+
+    kind: ClassVar[str] = "bad declaration"
+    fault: ClassVar[bool] = True
+
+    def __init__(self, *, distribution: str, hook: str, got: str, wanted: str) -> None:
+        self.distribution, self.hook, self.got, self.wanted = distribution, hook, got, wanted
+        super().__init__(
+            f"Distribution {distribution}: hook {hook} returned {got}, wanted {wanted}.",
+            distribution=distribution,
+            hook=hook,
+            got=got,
+            wanted=wanted,
+        )
+
+
+class BadDeclaration(ProviderError):
+    """A declaration that the core refuses: its sentence tells why."""
+
+    kind: ClassVar[str] = "bad declaration"
+    fault: ClassVar[bool] = True
+
+    def __init__(self, *, distribution: str, reason: str) -> None:
+        self.distribution, self.reason = distribution, reason
+        super().__init__(
+            f"Distribution {distribution}: {reason.rstrip('.')}. Nothing of it was registered.",
+            distribution=distribution,
+            reason=reason,
+        )
+
+
+class BadHookSignature(ProviderError):
+    """A hook that asks for arguments its specification does not have."""
+
+    kind: ClassVar[str] = "bad declaration"
+    fault: ClassVar[bool] = True
+
+    def __init__(self, *, distribution: str, reason: str) -> None:
+        self.distribution, self.reason = distribution, reason
+        super().__init__(
+            f"Distribution {distribution}: {reason.rstrip('.')}. Take only arguments of the hook's specification.",
+            distribution=distribution,
+            reason=reason,
+        )
+
+
+class MisspeltHook(ProviderError):
+    """A function marked or named as a hook that no specification knows."""
+
+    kind: ClassVar[str] = "misspelt hook"
+    fault: ClassVar[bool] = True
+
+    def __init__(self, *, distribution: str, hook: str, known: Sequence[str]) -> None:
+        self.distribution, self.hook, self.known = distribution, hook, tuple(known)
+        super().__init__(
+            f"Distribution {distribution}: {hook!r} is no hook (hooks: {listed(known)}).{did_you_mean(hook, known)}"
+            " The author renames it.",
+            distribution=distribution,
+            hook=hook,
+            known=tuple(known),
+        )
+
+
+class UnmarkedHook(ProviderError):
+    """A function named as a hook without the marker that makes it one."""
+
+    kind: ClassVar[str] = "misspelt hook"
+    fault: ClassVar[bool] = True
+
+    def __init__(self, *, distribution: str, hook: str) -> None:
+        self.distribution, self.hook = distribution, hook
+        super().__init__(
+            f"Distribution {distribution}: {hook!r} is named as a hook but would never be called."
+            " The author puts @vllm_ir.hookimpl before it.",
+            distribution=distribution,
+            hook=hook,
+        )
+
+
+class DeniedByPolicy(ProviderError):
+    """A provider that the operator's lists leave out."""
+
+    kind: ClassVar[str] = "denied by policy"
+    fault: ClassVar[bool] = False
+
+    def __init__(self, *, distribution: str, provider: str, variable: str, value: str, allows: bool) -> None:
+        self.distribution, self.provider = distribution, provider
+        self.variable, self.value, self.allows = variable, value, allows
+        how = "does not list it" if allows else "denies it"
+        super().__init__(
+            f"Provider {provider!r} of {distribution} is denied: {variable}={value!r} {how}.",
+            distribution=distribution,
+            provider=provider,
+            variable=variable,
+            value=value,
+            allows=allows,
+        )
+
+
+class ManifestMissing(ProviderError):
+    """A distribution without the static description of its providers."""
+
+    kind: ClassVar[str] = "manifest missing"
+    fault: ClassVar[bool] = True
+
+    def __init__(self, *, distribution: str, package: str, file: str) -> None:
+        self.distribution, self.package, self.file = distribution, package, file
+        super().__init__(
+            f"Distribution {distribution} has no {file} in its package {package!r}."
+            " The author adds it and includes it in the wheel; docs/manifest.md has an example.",
+            distribution=distribution,
+            package=package,
+            file=file,
+        )
+
+
+class ManifestError(ProviderError):
+    """Root of what can be wrong inside a manifest: it names the file, the key, what was got and what was wanted."""
+
+    kind: ClassVar[str] = "manifest malformed"
+    fault: ClassVar[bool] = True
+
+    def __init__(self, *, file: str, key: str, got: str, wanted: str) -> None:
+        self.file, self.key, self.got, self.wanted = file, key, got, wanted
+        super().__init__(
+            f"{file}: {key or 'the file'} is {got}, wanted {wanted}.", file=file, key=key, got=got, wanted=wanted
+        )
+
+
+class ManifestNotToml(ManifestError):
+    """A manifest that is no TOML, or no UTF-8."""
+
+
+class ManifestWrongType(ManifestError):
+    """A value of a type that its key does not take."""
+
+
+class ManifestWrongValue(ManifestError):
+    """A value of the right type that its key does not take."""
+
+
+class ManifestMissingKey(ManifestError):
+    """A key that every manifest has is not there."""
+
+
+class ManifestUnknownKey(ManifestError):
+    """A key that no manifest has: a misspelling, mostly."""
+
+
+class ManifestContradiction(ManifestError):
+    """Two parts of a manifest that cannot both hold; the JSON Schema cannot see these."""
+
+
+class ManifestNewer(ManifestError):
+    """A manifest of a schema that this vllm-ir does not know yet."""
+
+    kind: ClassVar[str] = "manifest newer"
+
+
+class ManifestDisagrees(ProviderError):
+    """A manifest that says one thing while the hooks do another."""
+
+    kind: ClassVar[str] = "manifest disagreeing"
+    fault: ClassVar[bool] = True
+
+    def __init__(self, *, distribution: str, what: str, manifest: str, hooks: str) -> None:
+        self.distribution, self.what, self.manifest, self.hooks = distribution, what, manifest, hooks
+        super().__init__(
+            f"Distribution {distribution}: {what}: the manifest says {manifest}, the hooks say {hooks}."
+            " The manifest is the source; the author makes the two agree.",
+            distribution=distribution,
+            what=what,
+            manifest=manifest,
+            hooks=hooks,
+        )
+
+
+class WarmUpFailed(ProviderError):
+    """A provider whose warm-up raised, in strict mode."""
+
+    kind: ClassVar[str] = "failed warm-up"
+    fault: ClassVar[bool] = True
+
+    def __init__(self, *, distribution: str, cause: str) -> None:
+        self.distribution, self.cause = distribution, cause
+        super().__init__(
+            f"Distribution {distribution}: warm-up raised {cause}. A first call would meet the same; deny the"
+            " distribution, or mend it.",
+            distribution=distribution,
+            cause=cause,
+        )

@@ -1,0 +1,93 @@
+"""Whether the libraries that a provider requires are installed, without importing them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vllm_ir.errors import MissingLibrary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from vllm_ir.plugins.manifest import Requirement
+
+
+def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution, or None where there is none."""
+    try:
+        return importlib.metadata.version(distribution)
+    except Exception:  # noqa: BLE001 - not installed, or half removed: libraries raise one of several classes
+        return None
+
+
+def importable(library: str) -> bool:
+    """Tell whether Python finds a top-level module, without importing it."""
+    if library in sys.modules:
+        return sys.modules[library] is not None
+    try:
+        return importlib.util.find_spec(library) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """What is installed; tests say it by hand.
+
+    Args:
+        version: returns the version of an installed distribution, or None.
+        importable: tells whether a top-level module is found.
+    """
+
+    version: Callable[[str], str | None] = installed_version
+    importable: Callable[[str], bool] = importable
+
+    def refuse(self, requirements: Iterable[Requirement], provider: str, distribution: str) -> MissingLibrary | None:
+        """Return the first requirement that is not met, or None where all are."""
+        for requirement in requirements:
+            got = self._unmet(requirement)
+            if got is not None:
+                return MissingLibrary(
+                    distribution=distribution,
+                    provider=provider,
+                    library=requirement.library,
+                    wanted=requirement.versions,
+                    got=got,
+                    install=requirement.distributions[0],
+                )
+        return None
+
+    def _unmet(self, requirement: Requirement) -> str | None:
+        """Return what was found instead of a required library, or None where it is there."""
+        for distribution in requirement.distributions:
+            version = self.version(distribution)
+            if version is None:
+                continue
+            found = f"{distribution} {version} is installed"
+            if not in_range(version, requirement.versions):
+                return found
+            if not self.importable(requirement.library):
+                return f"{found} but Python finds no module {requirement.library!r}"
+            return None
+        names = " or ".join(requirement.distributions)
+        if self.importable(requirement.library):
+            # Another package with that name, or a copy without metadata: nothing tells that it is the right one.
+            return f"{names} is not installed (a module {requirement.library!r} of unknown origin is)"
+        return f"{names} is not installed"
+
+
+def in_range(version: str, versions: str) -> bool:
+    """Tell whether an installed version is in a range; pre-releases count, since one that is installed is meant."""
+    if not versions:
+        return True
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return SpecifierSet(versions).contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return False

@@ -1,0 +1,192 @@
+"""What files tell about every installed provider: whether it may load here, decided before any of it is imported.
+
+Loading, and what only shows then, is left to `discovery`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vllm_ir.errors import DeniedByPolicy, DuplicateProvider, WrongPlatform
+from vllm_ir.plugins import distributions, records
+from vllm_ir.plugins.description import describe, with_core
+from vllm_ir.plugins.fitting import in_words, unmet
+from vllm_ir.plugins.policy import DENY, Policy
+from vllm_ir.plugins.records import DistributionRecord, Failure, ProviderRecord
+from vllm_ir.plugins.requirements import Libraries
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vllm_ir.environment import Environment
+    from vllm_ir.platforms import Platform
+    from vllm_ir.plugins.distributions import Installed
+    from vllm_ir.plugins.manifest import Need, ProviderManifest
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is installed, and which of it may load.
+
+    Args:
+        platform: the machine the verdicts are for.
+        distributions: one record each, the core first, then in the order of the path.
+        conflicts: provider names that two distributions bring; loading raises them.
+        doubts: sentences about the operator's lists that are no error but look like a mistake.
+    """
+
+    platform: Platform
+    distributions: tuple[DistributionRecord, ...]
+    conflicts: tuple[DuplicateProvider, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def providers(self) -> tuple[ProviderRecord, ...]:
+        """Every provider of every distribution."""
+        return tuple(provider for record in self.distributions for provider in record.providers)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what was found: two processes with the same one see the same."""
+        return records.digest(self.distributions)
+
+
+def survey(
+    environment: Environment,
+    platform: Platform,
+    installed: Sequence[Installed] | None = None,
+    libraries: Libraries | None = None,
+    *,
+    platform_known: bool = False,
+) -> Survey:
+    """Return a record of every distribution and provider, from files alone.
+
+    Args:
+        environment: the operator's lists.
+        platform: the machine to judge for; it need not be this one.
+        installed: the distributions; default: those on the path.
+        libraries: the libraries that providers may require; default: those on the path.
+        platform_known: whether `platform` is final; otherwise a provider for a platform that an installed distribution
+            brings stays undecided until that distribution has loaded.
+
+    Raises:
+        UnknownAllowed: the allow list names what is not installed.
+    """
+    installed = distributions.scan() if installed is None else installed
+    libraries = libraries or Libraries()
+    found = [describe(each) for each in with_core([each for each in installed if each.providers])]
+    known = [name for record in found for name in (record.name, *(each.name for each in record.providers))]
+    policy = Policy.read(environment)
+    policy.check(known)
+    found = [_apply_policy(record, policy) for record in found]
+    conflicts = _conflicts(found)
+    judge = _Judge(platform, libraries, conflicts, frozenset() if platform_known else _brought(found) - {platform.name})
+    return Survey(
+        platform, tuple(judge.judge(record) for record in found), tuple(conflicts.values()), policy.doubts(known)
+    )
+
+
+def _apply_policy(record: DistributionRecord, policy: Policy) -> DistributionRecord:
+    """Deny what the operator denies; that is said of a provider before anything else that may be wrong with it."""
+    providers = tuple(
+        each.refuse(error) if (error := policy.refuse(each.name, record.name)) else each for each in record.providers
+    )
+    failure = record.failure
+    refused = [each.failure for each in providers if policy.refuse(each.name, record.name)]
+    if len(refused) == len(providers):
+        error = None if providers else policy.refuse(record.entry_point, record.name)
+        failure = Failure.of(error) if error else (refused[0] if refused else failure)
+    return replace(record, providers=providers, failure=failure)
+
+
+def _conflicts(found: list[DistributionRecord]) -> dict[str, DuplicateProvider]:
+    """Return an error for each provider name that several distributions bring and nobody denied."""
+    wanted = [
+        (each.name, record.name)
+        for record in found
+        for each in record.providers
+        if each.manifest and not (each.failure and each.failure.kind == DeniedByPolicy.kind)
+    ]
+    return {
+        name: DuplicateProvider(
+            provider=name,
+            distributions=sorted(distribution for provider, distribution in wanted if provider == name),
+            variable=DENY,
+        )
+        for name, count in Counter(provider for provider, _ in wanted).items()
+        if count > 1
+    }
+
+
+def _brought(found: list[DistributionRecord]) -> frozenset[str]:
+    """Return the platforms that distributions which may load bring."""
+    return frozenset(
+        record.manifest.platform
+        for record in found
+        if record.manifest and record.manifest.platform and record.failure is None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Judges providers that nothing has refused yet.
+
+    Args:
+        platform: the machine.
+        libraries: what is installed.
+        conflicts: errors by provider name.
+        open_platforms: platforms of which only loading can tell whether this machine is one.
+    """
+
+    platform: Platform
+    libraries: Libraries
+    conflicts: dict[str, DuplicateProvider]
+    open_platforms: frozenset[str]
+
+    def judge(self, record: DistributionRecord) -> DistributionRecord:
+        """Return a distribution's record with the verdict on each of its providers."""
+        providers = tuple(each if each.failure else self._provider(each) for each in record.providers)
+        return replace(record, providers=providers)
+
+    def _provider(self, record: ProviderRecord) -> ProviderRecord:
+        """Return one provider's record with its verdict."""
+        if record.name in self.conflicts:
+            return record.refuse(self.conflicts[record.name])
+        manifest = record.manifest
+        if manifest is None:
+            return record
+        refused = {name: got for name in manifest.ops if (got := self._op(manifest, name)) is not None}
+        if len(refused) == len(manifest.ops):
+            return record.refuse(self._wrong_platform(record, manifest, next(iter(refused.values()))))
+        error = self.libraries.refuse(manifest.requires, record.name, record.distribution)
+        if error is not None:
+            return record.refuse(error)
+        waits = sorted(self.open_platforms & set(manifest.platforms))
+        reasons = {
+            name: f"it is for {in_words(manifest.platforms_of(name).values())}; this machine is {got}"
+            for name, got in refused.items()
+        }
+        return replace(
+            record,
+            refused_ops=tuple(reasons.items()),
+            note=f"Only loading tells whether this machine is {' or '.join(waits)}." if waits else None,
+        )
+
+    def _op(self, manifest: ProviderManifest, name: str) -> str | None:
+        """Return what this machine is, where one op cannot run on it."""
+        return self._unmet(manifest.platforms) or self._unmet(manifest.platforms_of(name))
+
+    def _unmet(self, needs: Mapping[str, Need]) -> str | None:
+        """Return what this machine is, where that is not what is needed."""
+        return None if self.open_platforms & set(needs) else unmet(needs, self.platform)
+
+    def _wrong_platform(self, record: ProviderRecord, manifest: ProviderManifest, got: str) -> WrongPlatform:
+        """Return the error for a provider of which no op can run here."""
+        needs = manifest.platforms
+        if self._unmet(needs) is None:  # only the ops' narrower needs leave it out
+            needs = {need: each for name in manifest.ops for need, each in manifest.platforms_of(name).items()}
+        return WrongPlatform(
+            distribution=record.distribution, provider=record.name, wanted=in_words(needs.values()), got=got
+        )
