@@ -1,0 +1,114 @@
+"""What start-up costs: `vllm-ir list` among 300 distributions, and `import vllm_ir` on top of `import torch`.
+
+Run as a script: `python benchmarks/startup.py [--distributions 300] [--runs 15]`. Figures are wall-clock milliseconds of whole
+processes, minimum and median; what the interpreter alone takes is shown beside them and not taken off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PROVIDERS = 4
+LIMIT_LIST = 250.0
+LIMIT_IMPORT = 0.05
+
+MANIFEST = """
+schema = 1
+provider-api = "1"
+summary = "Synthetic provider {number}."
+[providers.synthetic_{number}]
+dtypes = ["float32"]
+[providers.synthetic_{number}.platforms]
+{platform} = {{}}
+[providers.synthetic_{number}.ops]
+rms_norm = {{}}
+silu_and_mul = {{}}
+"""
+
+
+def make_distribution(folder: Path, number: int) -> None:
+    """Write what an installer leaves of a distribution; the first few bring a provider, the others a script."""
+    metadata = folder / f"synthetic_{number}-1.{number}.dist-info"
+    metadata.mkdir()
+    text = f"Metadata-Version: 2.1\nName: synthetic-{number}\nVersion: 1.{number}\n" + "Classifier: x\n" * 30
+    (metadata / "METADATA").write_text(text, encoding="utf-8")
+    (metadata / "RECORD").write_text(f"synthetic_{number}/__init__.py,,\n" * 200, encoding="utf-8")
+    entry_points = f"[console_scripts]\nsynthetic-{number} = synthetic_{number}:main\n"
+    package = folder / f"synthetic_{number}"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('listing imported a provider')\n", encoding="utf-8")
+    if number < PROVIDERS:
+        entry_points += f"\n[vllm_ir.providers]\nsynthetic_{number} = synthetic_{number}.hooks\n"
+        manifest = MANIFEST.format(number=number, platform="cuda" if number % 2 else "cpu")
+        (package / "vllm_ir_provider.toml").write_text(manifest, encoding="utf-8")
+    (metadata / "entry_points.txt").write_text(entry_points, encoding="utf-8")
+
+
+def measure(code: list[str], runs: int, path: str = "") -> tuple[float, float]:
+    """Return minimum and median of the milliseconds that a Python process takes, after one run that warms the disk."""
+    environment = {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
+    times = []
+    for _ in range(runs + 1):
+        begin = time.perf_counter()
+        done = subprocess.run(  # noqa: S603 - starts the interpreter that runs this script
+            [sys.executable, *code], env=environment, capture_output=True, text=True, check=False
+        )
+        times.append((time.perf_counter() - begin) * 1000)
+        if done.returncode:
+            sys.exit(f"{code} failed: {done.stderr}")
+    return min(times[1:]), statistics.median(times[1:])
+
+
+def inside(before: str, statement: str, runs: int) -> tuple[float, float]:
+    """Return minimum and median of the milliseconds that one statement takes in a fresh interpreter."""
+    code = f"{before}\nimport time; t = time.perf_counter()\n{statement}\nprint((time.perf_counter() - t) * 1000)"
+    times = []
+    for _ in range(runs):
+        done = subprocess.run(  # noqa: S603 - starts the interpreter that runs this script
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        times.append(float(done.stdout))
+    return min(times), statistics.median(times)
+
+
+def main() -> None:
+    """Print the figures and what they are held against."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--distributions", type=int, default=300)
+    parser.add_argument("--runs", type=int, default=15)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(options.distributions):
+            make_distribution(Path(folder), number)
+        rows = {
+            "python -c pass": measure(["-c", "pass"], options.runs),
+            f"vllm-ir list, {options.distributions} more distributions": measure(
+                ["-m", "vllm_ir", "list"], options.runs, folder
+            ),
+            "vllm-ir list --json, the same": measure(["-m", "vllm_ir", "list", "--json"], options.runs, folder),
+        }
+    listing = rows[f"vllm-ir list, {options.distributions} more distributions"]
+    torch_runs = max(3, options.runs // 3)
+    rows["import torch"] = torch = inside("", "import torch", torch_runs)
+    rows["import vllm_ir after it"] = door = inside("import torch", "import vllm_ir", torch_runs)
+    every = "import vllm_ir\nfor name in vllm_ir.__all__: getattr(vllm_ir, name)"
+    rows["  and touch every public name"] = names = inside("import torch", every, torch_runs)
+    print(f"{'milliseconds':<52}{'minimum':>9}{'median':>9}")
+    for name, (low, middle) in rows.items():
+        print(f"{name:<52}{low:>9.1f}{middle:>9.1f}")
+    print(f"\nvllm-ir list: median {listing[1]:.0f} ms, wanted at most {LIMIT_LIST:.0f} ms")
+    share, whole = door[1] / torch[1], names[1] / torch[1]
+    print(
+        f"import vllm_ir: {share:.2%} of import torch, wanted at most {LIMIT_IMPORT:.0%} ({whole:.2%} with every name used)"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Verbs of other distributions: found in metadata, loaded only when they are called.
+
+What a verb does with its arguments is its own business.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from vllm_ir.environment import Environment
+from vllm_ir.errors import BrokenVerb, DeniedVerb, DuplicateVerb
+from vllm_ir.plugins.distributions import normalise, scan
+from vllm_ir.plugins.policy import DENY, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vllm_ir.plugins.distributions import Installed
+
+    Verb = Callable[[list[str]], int]
+
+
+def find() -> dict[str, list[Installed]]:
+    """Return the distributions that bring each verb, verbs in alphabetical order."""
+    found: dict[str, list[Installed]] = {}
+    for one in scan():
+        for entry_point in one.commands:
+            found.setdefault(entry_point.name, []).append(one)
+    return dict(sorted(found.items()))
+
+
+def denied_by(one: Installed, policy: Policy) -> str | None:
+    """Return the variable that denies a distribution, or None.
+
+    A distribution is denied by its own name, or when every provider it brings is. One that brings none, such as a host, is
+    no business of the lists of providers: `VLLM_IR_PROVIDERS=none vllm-ir run` runs, on native.
+    """
+    if normalise(one.name) in map(normalise, policy.denied):
+        return DENY
+    refusals = [policy.refuse(entry_point.name, one.name) for entry_point in one.providers]
+    first = refusals[0] if refusals and all(refusals) else None
+    return first.variable if first else None
+
+
+def describe(found: Sequence[Installed]) -> str:
+    """Return where a verb comes from, for `--help`."""
+    names = " and ".join(f"{one.name} {one.version}" for one in found)
+    if len(found) > 1:
+        return f"(brought by {names}: neither can be meant)"
+    variable = denied_by(found[0], Policy.read(Environment.read()))
+    return f"(from {names}, denied by {variable})" if variable else f"(from {names})"
+
+
+def load(verb: str, found: Sequence[Installed]) -> Verb:
+    """Import a verb and return its function.
+
+    Args:
+        verb: its name.
+        found: the distributions that bring it, at least one.
+
+    Raises:
+        DuplicateVerb: there are two.
+        DeniedVerb: the operator denies its distribution; nothing of it was imported.
+        BrokenVerb: it cannot be imported, or is nothing that can be called.
+    """
+    if len(found) > 1:
+        raise DuplicateVerb(verb=verb, distributions=[one.name for one in found])
+    (one,) = found
+    variable = denied_by(one, Policy.read(Environment.read()))
+    if variable:
+        raise DeniedVerb(verb=verb, distribution=one.name, variable=variable)
+    entry_point = next(each for each in one.commands if each.name == verb)
+    value = f"{entry_point.module}:{entry_point.attribute}"
+    try:
+        target: object = import_module(entry_point.module)
+        for name in (entry_point.attribute or "main").split("."):
+            target = getattr(target, name)
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise BrokenVerb(verb=verb, distribution=one.name, value=value, cause=cause) from error
+    if not callable(target):
+        raise BrokenVerb(verb=verb, distribution=one.name, value=value, cause=f"{target!r} cannot be called")
+    return target

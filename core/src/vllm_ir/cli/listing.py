@@ -1,0 +1,199 @@
+"""`vllm-ir list`: every provider that is installed, in what state, and why not where it cannot run.
+
+Static: files are read and nothing is imported. `--load` imports in a child process, so that a crash there is not one here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_ir.cli import output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NOTHING: Final = 3
+"""Exit code where there is nothing to list."""
+
+_WIDE: Final = 130
+"""Columns from which on the names of ops fit beside the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What was found: the machine, and the distributions as their records describe themselves.
+
+    Attributes:
+        platform: facts of this machine.
+        distributions: what `DistributionRecord.describe` gives, one each.
+    """
+
+    platform: dict[str, Any]
+    distributions: tuple[dict[str, Any], ...]
+
+    @property
+    def providers(self) -> list[dict[str, Any]]:
+        """Every provider, those of distributions that cannot even be read included."""
+        return [each for one in self.distributions for each in (one["providers"] or [_nameless(one)])]
+
+    @property
+    def usable(self) -> list[dict[str, Any]]:
+        """The providers that run, or may run as far as files tell."""
+        return [each for each in self.providers if each["failure"] is None]
+
+    @property
+    def faults(self) -> list[dict[str, Any]]:
+        """The providers that somebody has to mend."""
+        return [each for each in self.providers if each["failure"] and each["failure"]["fault"]]
+
+
+def _nameless(one: dict[str, Any]) -> dict[str, Any]:
+    """Return a provider's row for a distribution whose providers are not known, under its entry point's name."""
+    return {
+        "name": one["entry_point"],
+        "distribution": one["name"],
+        "version": one["version"],
+        "state": "not usable" if one["failure"] else "brings no provider",
+        "ops": [],
+        "platforms": [],
+        "dtypes": None,
+        "refused_ops": {},
+        "failure": one["failure"],
+    }
+
+
+def run(arguments: list[str]) -> int:
+    """Run `vllm-ir list` and return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="vllm-ir list", description="List the installed providers; without --load nothing is imported."
+    )
+    parser.add_argument("--all", action="store_true", help="also those that cannot run here, each with its reason")
+    parser.add_argument("--load", action="store_true", help="import them in a child process and show what breaks")
+    parser.add_argument("--json", action="store_true", help="print an object for programs")
+    options = parser.parse_args(arguments)
+    found = load() if options.load else read()
+    shown = found.providers if options.all else found.usable
+    if options.json:
+        _print_json(found, shown)
+    else:
+        _print_table(found, shown, everything=options.all)
+    if found.faults:
+        return 1
+    return 0 if shown else NOTHING
+
+
+def _print_json(found: Inventory, shown: Sequence[dict[str, Any]]) -> None:
+    """Print the platform, the distributions and the providers shown."""
+    output.emit_json(
+        {
+            "platform": found.platform,
+            "providers": list(shown),
+            "distributions": [
+                {key: value for key, value in one.items() if key != "providers"} for one in found.distributions
+            ],
+            "usable": len(found.usable),
+            "not_usable": len(found.providers) - len(found.usable),
+            "faults": len(found.faults),
+        }
+    )
+
+
+def _print_table(found: Inventory, shown: Sequence[dict[str, Any]], *, everything: bool) -> None:
+    """Print the machine, a row a provider, and a paragraph for whatever needs one."""
+    output.print_text(describe_platform(found.platform), output.DIM)
+    if shown:
+        print()
+        output.print_table(("provider", "state", "platforms", "ops", "distribution"), [_row(each) for each in shown])
+    notes = [note for each in shown for note in _notes(each)]
+    notes += [note for one in found.distributions for note in _shadows(one)]
+    if notes:
+        print()
+    for name, text, style in notes:
+        output.print_note(name, text, style)
+    for one in found.distributions:
+        _print_tracebacks(one)
+    print()
+    output.print_text(_summary(found, everything=everything))
+
+
+def describe_platform(platform: dict[str, Any]) -> str:
+    """Return this machine in a line."""
+    devices = platform["devices"]
+    first = devices[0] if devices else {"name": "no device found", "capability": None, "gfx": None}
+    kind = " ".join(filter(None, [first["capability"], first["gfx"]]))
+    many = f"{len(devices)} x " if len(devices) > 1 else ""
+    name = f"{platform['name']}{f' {kind}' if kind else ''}"
+    return f"{name}: {many}{first['name']}, torch {platform['torch_build']}"
+
+
+def _row(each: dict[str, Any]) -> tuple[output.Cell, ...]:
+    """Return the cells of one provider."""
+    failure = each["failure"]
+    if failure:
+        state = (failure["kind"], output.BAD if failure["fault"] else output.DOUBTFUL)
+    else:
+        state = (each["state"], output.GOOD if each["state"] == "loaded" else output.PLAIN)
+    ops = ", ".join(each["ops"])
+    if output.terminal_width() < _WIDE and len(each["ops"]) > 1:
+        ops = str(len(each["ops"]))
+    return (
+        (each["name"], output.BOLD),
+        state,
+        (", ".join(each["platforms"]) or "-", output.PLAIN),
+        (ops or "-", output.PLAIN),
+        (f"{each['distribution']} {each['version']}", output.PLAIN),
+    )
+
+
+def _notes(each: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the paragraphs about one provider: why it does not run, or which of its ops do not."""
+    if each["failure"]:
+        style = output.BAD if each["failure"]["fault"] else output.DOUBTFUL
+        return [(each["name"], each["failure"]["reason"], style)]
+    return [(f"{each['name']}, {op}", reason, output.BOLD) for op, reason in each["refused_ops"].items()]
+
+
+def _shadows(one: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the paragraphs about further copies of one distribution."""
+    return [
+        (
+            one["name"],
+            f"version {copy['version']} in {copy['location']} is hidden by {one['version']}.",
+            output.DOUBTFUL,
+        )
+        for copy in one["shadowed"]
+    ]
+
+
+def _print_tracebacks(one: dict[str, Any]) -> None:
+    """Print the traceback of a distribution that broke, each once."""
+    failures = [one["failure"], *(each["failure"] for each in one["providers"])]
+    for text in dict.fromkeys(failure["traceback"] for failure in failures if failure and failure["traceback"]):
+        print()
+        output.print_text(f"{one['name']} {one['version']}:", output.BOLD)
+        output.print_verbatim(text)
+
+
+def _summary(found: Inventory, *, everything: bool) -> str:
+    """Return how many there are, and how to see the others."""
+    usable, others = len(found.usable), len(found.providers) - len(found.usable)
+    parts = [f"{usable} {'provider' if usable == 1 else 'providers'} can run here"]
+    if others:
+        parts.append(f"{others} cannot{'' if everything else ' (vllm-ir list --all tells why)'}")
+    if found.faults:
+        parts.append(f"{len(found.faults)} of them broken")
+    return ", ".join(parts) + "."
+
+
+def read() -> Inventory:
+    """Return what files tell; nothing is imported."""
+    from vllm_ir.environment import Environment
+    from vllm_ir.platforms import detect
+    from vllm_ir.plugins.static import survey
+
+    found = survey(Environment.read(), detect())
+    for doubt in found.doubts:
+        output.complain(doubt)
+    return Inventory(found.platform.describe(), tuple(record.describe() for record in found.distributions))
