@@ -13,10 +13,13 @@ NATIVE: Final = "native"
 RESERVED: Final = (NATIVE, "unfused")
 """Provider names that no distribution may take."""
 
+RESERVED_PREFIX: Final = "_ir_"
+"""Begins every name that generated code uses of its own; no parameter may begin so."""
+
 _LEGAL: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
-def check_name(name: str, kind: str) -> str:
+def check_name(name: object, kind: str) -> str:
     """Return the name if it is legal.
 
     Args:
@@ -31,14 +34,14 @@ def check_name(name: str, kind: str) -> str:
     return name
 
 
-def check_provider_name(name: str) -> str:
+def check_provider_name(name: object) -> str:
     """Return the name if a distribution may call a provider so.
 
     Raises:
         BadName: it is not legal.
         ReservedName: vllm-ir keeps it for itself.
     """
-    check_name(name, "Provider")
-    if name in RESERVED:
-        raise ReservedName(name=name, reserved=RESERVED)
-    return name
+    legal = check_name(name, "Provider")
+    if legal in RESERVED:
+        raise ReservedName(name=legal, reserved=RESERVED)
+    return legal

@@ -25,8 +25,9 @@ class Unsupported:
 
     def __post_init__(self) -> None:
         """Refuse a reason that tells nothing."""
-        if not isinstance(self.reason, str) or not self.reason.strip():
-            raise BadValue(who="Unsupported", field="reason", got=repr(self.reason), wanted="a sentence")
+        given: object = self.reason
+        if not isinstance(given, str) or not given.strip():
+            raise BadValue(who="Unsupported", field="reason", got=repr(given), wanted="a sentence")
 
     def __bool__(self) -> bool:
         """Return False: a refusal."""

@@ -1,0 +1,195 @@
+"""The way of a call: an entry that a program calls, a kernel that torch calls, and a chain that both run.
+
+Entry and kernel are made once per overload and never change, so that Dynamo's guards on them hold; the chain is
+switched below them by setting one global.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm_ir.errors import InternalError
+from vllm_ir.generation import make_function
+from vllm_ir.names import RESERVED_PREFIX as PREFIX
+from vllm_ir.signature import REQUIRED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vllm_ir.signature import SchemaTypes, Signature
+
+
+class CallPath:
+    """Entry and kernel of one overload, and the chain that both run.
+
+    Args:
+        name: the op's name, which Python shows when an argument is missing.
+        signature: the op's signature.
+        types: what the schema says of the parameters.
+        cold: called with all arguments by position until a chain is set.
+        failed: called with an exception out of the chain and all arguments; adds notes, or raises a better error.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        signature: Signature,
+        types: SchemaTypes,
+        cold: Callable[..., Any],
+        failed: Callable[..., None],
+    ) -> None:
+        import torch
+
+        self._name = name
+        self._signature = signature
+        self._types = types
+        self._cold = cold
+        plain = frozenset((torch.Tensor, torch.nn.Parameter))
+        self._globals: dict[str, Any] = {
+            f"{PREFIX}Tensor": torch.Tensor,
+            f"{PREFIX}plain": plain,
+            f"{PREFIX}optional": plain | {type(None)},
+            f"{PREFIX}dynamo": torch.compiler.is_dynamo_compiling,
+            f"{PREFIX}modes": torch._C._len_torch_dispatch_stack,
+            f"{PREFIX}transforms": torch._C._are_functorch_transforms_active,
+            f"{PREFIX}grad": torch.is_grad_enabled,
+            f"{PREFIX}failed": failed,
+            **{f"{PREFIX}default_{p.name}": p.default for p in signature.parameters if p.default is not REQUIRED},
+        }
+        self.switch(cold, plain=cold, differentiable=None)
+        self.kernel = self._make(self._kernel_source(), f"{name}_kernel")
+        self._globals[f"{PREFIX}route"] = self._make(self._route_source(), f"{name}_route")
+        self.entry = self._make(self._entry_source(), name)
+        self.unwrapped = self._make(self._unwrapped_source(), name)
+
+    def connect(self, torch_op: Callable[..., Any]) -> None:
+        """Set the torch op that tracers, modes, subclasses and transforms get."""
+        self._globals[f"{PREFIX}torch_op"] = torch_op
+
+    @property
+    def torch_op(self) -> Callable[..., Any]:
+        """The torch op that tracers get."""
+        try:
+            found: Callable[..., Any] = self._globals[f"{PREFIX}torch_op"]
+        except KeyError:
+            raise InternalError(what=f"Op {self._name!r} was called before it was bound to torch.") from None
+        return found
+
+    def switch(
+        self, chain: Callable[..., Any], *, plain: Callable[..., Any], differentiable: Callable[..., Any] | None
+    ) -> None:
+        """Set what runs from the next call on; a call under way ends on what it began with.
+
+        Args:
+            chain: takes all arguments by position.
+            plain: the same without anything that Dynamo cannot trace.
+            differentiable: what runs when a gradient is wanted; None sends the call through the torch op.
+        """
+        self._globals[f"{PREFIX}chain"] = chain
+        self._globals[f"{PREFIX}plain_chain"] = plain
+        self._globals[f"{PREFIX}differentiable"] = differentiable or self._by_torch
+
+    def cool(self) -> None:
+        """Let the next call ask for a new chain."""
+        self.switch(self._cold, plain=self._cold, differentiable=None)
+
+    def _by_torch(self, *args: Any) -> Any:
+        """Run the torch op, whose autograd formula gives native's gradients."""
+        return self.torch_op(*args)
+
+    @property
+    def _arguments(self) -> str:
+        """The parameters as they are handed on."""
+        return ", ".join(self._signature.names)
+
+    @property
+    def _parameters(self) -> str:
+        """The parameters as they are declared."""
+        return ", ".join(
+            p.name if p.default is REQUIRED else f"{p.name}={PREFIX}default_{p.name}"
+            for p in self._signature.parameters
+        )
+
+    def _make(self, source: str, name: str) -> Any:
+        """Return the function that a source defines."""
+        return make_function(source, name, self._globals)
+
+    def _entry_source(self) -> str:
+        """Return the source of what a program calls."""
+        return "\n".join(
+            (
+                f"def {self._name}({PREFIX}self, {self._parameters}):",
+                f"    if {PREFIX}dynamo():",
+                f"        return {PREFIX}torch_op({self._arguments})",
+                *self._guarded(f"{PREFIX}route({self._arguments})"),
+            )
+        )
+
+    def _unwrapped_source(self) -> str:
+        """Return the source of what a program calls where the torch op is not wanted."""
+        wants = self._wants_gradient()
+        return "\n".join(
+            (
+                f"def {self._name}({PREFIX}self, {self._parameters}):",
+                f"    if {PREFIX}dynamo() or {PREFIX}modes():",
+                *([f"        if {wants}:", f"            return {PREFIX}torch_op({self._arguments})"] if wants else []),
+                f"        return {PREFIX}plain_chain({self._arguments})",
+                *self._guarded(f"{PREFIX}route({self._arguments})"),
+            )
+        )
+
+    def _guarded(self, otherwise: str) -> list[str]:
+        """Return the lines that run the chain on plain tensors and do something else for all others.
+
+        The order is by cost on the machine where it was measured: two calls into torch, then exact types, then a
+        tensor attribute. A tensor on the meta device has the plain type, and no kernel may ever see it.
+        """
+        pairs = list(zip(self._signature.names, self._types.kinds, strict=True))
+        lead = next((name for name, kind in pairs if kind == "tensor"), None)
+        if lead is None or any(kind == "tensors" for _, kind in pairs):
+            return [f"    return {otherwise}"]
+        tests = [f"{PREFIX}modes()", f"{PREFIX}transforms()"]
+        for name, kind in pairs:
+            if name == lead:
+                tests.append(f"type({name}) is not {PREFIX}Tensor")
+            elif kind != "value":
+                tests.append(f"type({name}) not in {PREFIX}{'plain' if kind == 'tensor' else 'optional'}")
+        tests.append(f"{lead}.is_meta")
+        return [
+            f"    if {' or '.join(tests)}:",
+            f"        return {otherwise}",
+            *self._run(
+                [
+                    f"        if {self._wants_gradient()}:",
+                    f"            return {PREFIX}differentiable({self._arguments})",
+                ]
+            ),
+        ]
+
+    def _wants_gradient(self) -> str:
+        """Return the test for "grad mode is on and an input requires grad", empty without tensors."""
+        asked = [
+            f"{name}.requires_grad" if kind == "tensor" else f"{name} is not None and {name}.requires_grad"
+            for name, kind in zip(self._signature.names, self._types.kinds, strict=True)
+            if kind in ("tensor", "optional tensor")
+        ]
+        return f"{PREFIX}grad() and ({' or '.join(asked)})" if asked else ""
+
+    def _run(self, before: Sequence[str] = (), call: str = "chain") -> list[str]:
+        """Return the lines that run a call; a try costs nothing until something is raised."""
+        return [
+            "    try:",
+            *before,
+            f"        return {PREFIX}{call}({self._arguments})",
+            f"    except Exception as {PREFIX}error:",
+            f"        {PREFIX}failed({PREFIX}error, {self._arguments})",
+            "        raise",
+        ]
+
+    def _kernel_source(self) -> str:
+        """Return the source of what torch calls; torch leaves out arguments that equal their defaults."""
+        return "\n".join((f"def {self._name}_kernel({self._parameters}):", *self._run()))
+
+    def _route_source(self) -> str:
+        """Return the source of the way through the torch op, which says what is wrong with a wrong call."""
+        return "\n".join((f"def {self._name}_route({self._arguments}):", *self._run(call="torch_op")))

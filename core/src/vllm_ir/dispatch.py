@@ -1,0 +1,166 @@
+"""Who runs a call: one predicate for every candidate, asked by `select` and by `explain` alike.
+
+Where the order came from, and what a refusal leads to, is known elsewhere; nothing is logged here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vllm_ir.errors import NoImplementation
+from vllm_ir.verdict import Explanation, Unsupported, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vllm_ir.implementation import IrOpImpl
+    from vllm_ir.priority import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenPredicate(Unsupported):
+    """A refusal because the predicate gave no verdict: it raised, or returned something else."""
+
+    # Without this a frozen slotted dataclass loses the base's truth value.
+    __bool__ = Unsupported.__bool__
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One place of an order, and what stands in it.
+
+    Attributes:
+        entry: the place.
+        impl: the implementation, or None when there is none here.
+        refusal: why it may run no call at all; None when it may run some.
+    """
+
+    entry: Entry
+    impl: IrOpImpl | None
+    refusal: Unsupported | None
+
+    @property
+    def unconditional(self) -> bool:
+        """Whether it takes every call."""
+        return self.impl is not None and self.refusal is None and self.impl.supports_all_args
+
+
+def read_answer(answer: object) -> Unsupported | None:
+    """Return the refusal that a predicate's answer means, or None when it accepts."""
+    if answer is True:
+        return None
+    if answer is False:
+        return Unsupported("supports_args returned False")
+    if isinstance(answer, Unsupported):
+        return answer
+    name = type(answer).__name__
+    if name == "SymBool":
+        return BrokenPredicate(
+            "supports_args returned a SymBool: it looks at a size that changes while compiling, such as the number of"
+            " tokens; look at trailing sizes, dtypes and strides only"
+        )
+    return BrokenPredicate(f"supports_args returned {name} {answer!r}, wanted a bool or Unsupported(sentence)")
+
+
+def read_exception(error: Exception) -> BrokenPredicate:
+    """Return the refusal that an exception out of a predicate means."""
+    if "DataDependent" in type(error).__name__:
+        return BrokenPredicate(
+            "supports_args branches on a size or value that is not known while compiling"
+            f" ({type(error).__name__}); look at trailing sizes, dtypes and strides only"
+        )
+    text = " ".join(str(error).split())
+    return BrokenPredicate(f"supports_args raised {type(error).__name__}: {text}")
+
+
+def judge(impl: IrOpImpl, args: Sequence[Any]) -> Unsupported | None:
+    """Return why an implementation refuses a call, or None when it takes it.
+
+    Args:
+        impl: the implementation.
+        args: all arguments by position; real or fake tensors.
+    """
+    device = foreign_device(impl, args)
+    if device is not None:
+        return Unsupported(f"its kernels take {_words(impl.devices)} tensors, got a {device} tensor")
+    if impl.predicate is None:
+        return None
+    try:
+        answer = impl.predicate(*args)
+    except Exception as error:  # noqa: BLE001 - whatever a predicate raises is a refusal with that reason
+        return read_exception(error)
+    return read_answer(answer)
+
+
+def foreign_device(impl: IrOpImpl, args: Sequence[Any]) -> str | None:
+    """Return the device type of the first tensor that the implementation must not be given, if there is one."""
+    if impl.devices is None:
+        return None
+    for value in args:
+        device = getattr(value, "device", None)
+        if device is not None and device.type not in impl.devices:
+            return str(device.type)
+    return None
+
+
+def select(op: str, candidates: Sequence[Candidate], args: Sequence[Any], *, batch_invariant: bool) -> IrOpImpl:
+    """Return the first candidate that takes the call.
+
+    Args:
+        op: the op's name, for the error.
+        candidates: in order.
+        args: all arguments by position.
+        batch_invariant: whether only batch-invariant implementations were admitted, for the error.
+
+    Raises:
+        NoImplementation: every candidate refuses.
+    """
+    refusals: list[tuple[str, str]] = []
+    for candidate in candidates:
+        refusal = candidate.refusal
+        if candidate.impl is not None and refusal is None:
+            refusal = judge(candidate.impl, args)
+            if refusal is None:
+                return candidate.impl
+        refusals.append((candidate.entry.provider, str(refusal)))
+    raise NoImplementation(op=op, refusals=refusals, batch_invariant=batch_invariant)
+
+
+def explain(
+    op: str, candidates: Sequence[Candidate], others: Sequence[IrOpImpl], args: Sequence[Any] | None, *, compiling: bool
+) -> Explanation:
+    """Return the verdict on every candidate, also on those behind the one that runs.
+
+    Args:
+        op: the op's name.
+        candidates: in order.
+        others: implementations that no list names.
+        args: all arguments by position; None judges only what holds for every call.
+        compiling: whether the order is the one for graphs that Inductor compiles.
+    """
+    verdicts: list[Verdict] = []
+    taken: str | None = None
+    for candidate in candidates:
+        provider, source = candidate.entry.provider, candidate.entry.source
+        refusal = candidate.refusal
+        if candidate.impl is not None and refusal is None and args is not None:
+            refusal = judge(candidate.impl, args)
+        if refusal is not None:
+            verdicts.append(Verdict(provider, source, accepted=False, reason=str(refusal)))
+            continue
+        if taken is not None:
+            verdicts.append(Verdict(provider, source, accepted=True, reason=f"not reached: {taken} takes the call"))
+            continue
+        # Without arguments a predicate has not been asked, so it may still hand the call on.
+        pending = args is None and candidate.impl is not None and not candidate.impl.supports_all_args
+        taken = provider
+        reason = "for the arguments that its supports_args accepts" if pending else None
+        verdicts.append(Verdict(provider, source, accepted=True, reason=reason, selected=True))
+    verdicts.extend(Verdict(impl.provider, "", accepted=False, reason="no priority list names it") for impl in others)
+    return Explanation(op, compiling, tuple(verdicts))
+
+
+def _words(devices: frozenset[str] | None) -> str:
+    """Return device types joined by "or"."""
+    return " or ".join(sorted(devices or ()))

@@ -1,0 +1,32 @@
+"""What discovery found on this machine, as one frozen value: platform, default orders, who is unusable and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm_ir.platforms import Platform
+
+Defaults = Mapping[str, tuple[str, ...]]
+"""Provider names in order, by op."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landscape:
+    """What is here.
+
+    Attributes:
+        platform: the machine; None before discovery.
+        provider_defaults: the orders that distributions ask for, by "does Inductor compile".
+        platform_defaults: the orders that an out-of-tree platform asks for, likewise.
+        unusable: why a provider runs nothing here, by provider.
+        distributions: the distribution of every usable provider, `native` included.
+    """
+
+    platform: Platform | None = None
+    provider_defaults: Mapping[bool, Defaults] = field(default_factory=dict)
+    platform_defaults: Mapping[bool, Defaults] = field(default_factory=dict)
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    distributions: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,328 @@
+"""The op: a meaning with a name, the implementations it has, and how it is tested.
+
+Which of them runs is asked of an engine that stands above; an op knows neither priorities nor torch.library.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from vllm_ir.declaration import native_implementation
+from vllm_ir.errors import BadSignature, InternalError, WrongCall
+from vllm_ir.implementation import IrOpImpl, caller
+from vllm_ir.names import NATIVE
+from vllm_ir.signature import Signature
+from vllm_ir.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    import torch
+    from torch._ops import OpOverload
+
+    from vllm_ir.declaration import OpDeclaration
+    from vllm_ir.tolerances import Tolerance
+    from vllm_ir.verdict import Explanation, Unsupported
+
+
+class Engine(Protocol):
+    """What an op asks of the level above it."""
+
+    @property
+    def finder(self) -> Callable[[str], IrOp]:
+        """A function of a module that returns an op by name; a pickled op is a call of it."""
+
+    def dispatch(self, op: IrOp, args: Sequence[Any]) -> IrOpImpl:
+        """Return the implementation that runs a call."""
+
+    def explain(self, op: IrOp, args: Sequence[Any] | None, *, compiling: bool) -> Explanation:
+        """Return the verdict on every candidate."""
+
+    def priority(self, op: IrOp) -> list[str]:
+        """Return the providers that may be reached, in order."""
+
+    def set_default(self, op: IrOp, providers: str | Sequence[str]) -> None:
+        """Put providers first for the whole process."""
+
+    def set_priority(self, op: IrOp, providers: str | Sequence[str]) -> AbstractContextManager[None]:
+        """Put providers first in the current context."""
+
+
+class IrOp:
+    """An op; call it like its native function.
+
+    Attributes:
+        name: the op's name.
+        allow_inplace: whether it has a `maybe_inplace`.
+        batch_invariant: whether eager native guarantees batch invariance.
+        torch_op: the `default` overload that tracers see.
+    """
+
+    torch_op: OpOverload
+
+    def __init__(self, declaration: OpDeclaration, engine: Engine, admit: Callable[[IrOp, IrOpImpl], IrOpImpl]) -> None:
+        self.declaration = declaration
+        self.name = declaration.name
+        self.allow_inplace = declaration.allow_inplace
+        self.batch_invariant = declaration.batch_invariant
+        self._engine = engine
+        self._admit = admit
+        self._impls: dict[str, IrOpImpl] = {NATIVE: native_implementation(declaration)}
+        self._fake: Callable[..., Any] = declaration.native
+        self._trial = Trial(declaration.name)
+        self.__doc__ = inspect.getdoc(declaration.native)
+        self.__name__ = declaration.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - the generated one takes the op's own
+        """Run the op without changing any input; each op has this generated with native's own signature."""
+        raise InternalError(what=f"Op {self.name!r} has no generated call.")
+
+    @property
+    def impls(self) -> Mapping[str, IrOpImpl]:
+        """The implementations by provider; `native` is the first."""
+        return MappingProxyType(self._impls)
+
+    @property
+    def activations(self) -> list[str]:
+        """Names of the tensors that `maybe_inplace` donates."""
+        return list(self.declaration.activations)
+
+    @property
+    def activation_indices(self) -> list[int]:
+        """Positions of the activations among the parameters."""
+        return list(self.declaration.activation_indices)
+
+    def register_impl(
+        self,
+        provider: str,
+        *,
+        supported: bool | Unsupported = True,
+        supports_args: Callable[..., bool | Unsupported] | None = None,
+        inplace: bool = False,
+        batch_invariant: bool = False,
+    ) -> Callable[[Callable[..., Any]], IrOpImpl]:
+        """Declare an implementation and register it at once.
+
+        Args:
+            provider: the provider's name.
+            supported: whether this platform can run it at all; Unsupported(sentence) says why not.
+            supports_args: called with the op's arguments; returns a bool or Unsupported(sentence).
+            inplace: it may write to the activations and return them.
+            batch_invariant: a row's result does not depend on the other rows, bit for bit.
+
+        Returns:
+            A decorator that registers a function and returns its `IrOpImpl`.
+
+        Raises:
+            DeclarationError: a part of the declaration does not fit; nothing is registered.
+        """
+        where = caller(2)
+
+        def register(function: Callable[..., Any]) -> IrOpImpl:
+            """Register the decorated function."""
+            impl = IrOpImpl(
+                op_name=self.name,
+                provider=provider,
+                impl_fn=function,
+                supported=supported,
+                predicate=supports_args,
+                inplace=inplace,
+                batch_invariant=batch_invariant,
+                where=where,
+            )
+            return self._admit(self, impl)
+
+        return register
+
+    def register_fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Set what runs on fake and meta tensors instead of native; its result has native's shape, dtype and strides.
+
+        Raises:
+            BadSignature: its parameters are not those of the op.
+        """
+        got = Signature.read(function, f"fake of op {self.name!r}")
+        if got != self.declaration.signature:
+            raise BadSignature(
+                who=f"fake of op {self.name!r}",
+                problem=f"it takes {got}, wanted {self.declaration.signature}",
+                fix="Use the op's parameters.",
+            )
+        self._fake = function
+        return function
+
+    def run_fake(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the op's result on fake or meta tensors: right in shape, dtype and strides, without values."""
+        return self._fake(*args, **kwargs)
+
+    @property
+    def has_input_generator(self) -> bool:
+        """Whether inputs can be generated."""
+        return self._trial.generator is not None
+
+    def register_input_generator(self, function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+        """Set what makes inputs for tests and benchmarks.
+
+        Args:
+            function: takes `num_tokens` and keywords of its own; returns the op's arguments by position.
+
+        Raises:
+            BadSignature: it does not take `num_tokens`.
+        """
+        return self._trial.set_generator(function)
+
+    def generate_inputs(self, **kwargs: Any) -> tuple[Any, ...]:
+        """Return arguments for one call, by position.
+
+        Args:
+            kwargs: what the op's generator takes: `num_tokens`, and mostly `hidden_size`, `dtype` and `device`.
+
+        Raises:
+            MissingGenerator: the op has no generator.
+            WrongCall: the generator does not take such keywords.
+        """
+        return self._trial.generate(**kwargs)
+
+    def override_tolerance(self, dtype: torch.dtype, *, atol: float, rtol: float) -> None:
+        """Set how far an implementation may be from native for a dtype: absolute and relative bounds."""
+        self._trial.tolerances[dtype] = {"atol": atol, "rtol": rtol}
+
+    def get_tolerance(self, dtype: torch.dtype) -> Tolerance:
+        """Return the bounds for a dtype, as keywords of `torch.testing.assert_close`.
+
+        Raises:
+            MissingTolerance: neither the op nor the defaults have any for it.
+        """
+        return self._trial.tolerance(dtype)
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return all arguments by position, defaults filled in.
+
+        Raises:
+            WrongCall: they do not fit the signature.
+        """
+        signature = inspect.signature(self.declaration.native)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise WrongCall(op=self.name, problem=str(error), signature=str(self.declaration.signature)) from None
+        bound.apply_defaults()
+        return bound.args
+
+    def apply_arg_defaults(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Return positional arguments with the defaults of those left out; slow, for passes and tests.
+
+        Raises:
+            WrongCall: they do not fit the signature.
+        """
+        return self.bind(args, {})
+
+    def dispatch(self, *args: Any, **kwargs: Any) -> IrOpImpl:
+        """Return the implementation that a call with these arguments would run; real or fake tensors.
+
+        Raises:
+            WrongCall: the arguments do not fit the signature.
+            NoImplementation: every candidate refuses.
+            ConfigurationError: a provider that a user named cannot run here.
+        """
+        return self._engine.dispatch(self, self.bind(args, kwargs))
+
+    def explain(self, *args: Any, compiling: bool = False, **kwargs: Any) -> Explanation:
+        """Return every candidate in order with its layer, and why it is refused.
+
+        Args:
+            args: the op's arguments; without any, only what holds for every call is judged.
+            compiling: whether to answer for a graph that Inductor compiles.
+            kwargs: the op's arguments by name.
+
+        Raises:
+            WrongCall: the arguments do not fit the signature.
+        """
+        asked = self.bind(args, kwargs) if args or kwargs else None
+        return self._engine.explain(self, asked, compiling=compiling)
+
+    def get_priority(self) -> list[str]:
+        """Return the providers that may be reached in the current context, in order."""
+        return self._engine.priority(self)
+
+    def set_priority(self, providers: str | Sequence[str]) -> AbstractContextManager[None]:
+        """Put providers first while the returned context manager is open, in the current context only.
+
+        Args:
+            providers: names in order, as a list or as "a,b"; the rest of the order follows behind them.
+
+        Raises:
+            UnknownProvider, ProviderLacksOp, UnusableProvider: on entering, for a name that cannot run.
+        """
+        return self._engine.set_priority(self, providers)
+
+    def set_default(self, providers: str | Sequence[str]) -> None:
+        """Put providers first for the whole process, in place of what an earlier call put there.
+
+        Args:
+            providers: names in order, as a list or as "a,b"; the rest of the order follows behind them.
+
+        Raises:
+            UnknownProvider, ProviderLacksOp, UnusableProvider: a name that cannot run.
+        """
+        self._engine.set_default(self, providers)
+
+    def supported_providers(self) -> list[str]:
+        """Return the providers whose implementation can run on this platform."""
+        return [provider for provider, impl in self._impls.items() if impl.supported]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy as the name, so that a model that holds an op can be copied and sent."""
+        return (self._engine.finder, (self.name,))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> IrOp:
+        """Return the op itself; there is one per process."""
+        return self
+
+    def __repr__(self) -> str:
+        """Return the name and the first sentence of its meaning."""
+        first = (self.__doc__ or "").strip().splitlines()
+        return f"<op {self.name}{self.declaration.signature}{': ' + first[0] if first else ''}>"
+
+
+class InplaceOverload:
+    """The `maybe_inplace` of an op: the same meaning, but the activations are donated and must not be used again.
+
+    Attributes:
+        op: the op.
+        torch_op: the overload that tracers see.
+    """
+
+    torch_op: OpOverload
+
+    def __init__(self, op: IrOp) -> None:
+        self.op = op
+        self.name = f"{op.name}.maybe_inplace"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - the generated one takes the op's own
+        """Run the op; results may be the activations. Generated per op with native's own signature."""
+        raise InternalError(what=f"{self.name} has no generated call.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy as the op's name."""
+        return (getattr, (self.op, "maybe_inplace"))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> InplaceOverload:
+        """Return the overload itself; there is one per op."""
+        return self
+
+    def __repr__(self) -> str:
+        """Return the name."""
+        return f"<op {self.name}{self.op.declaration.signature}>"
+
+
+class IrOpInplace(IrOp):
+    """An op with a `maybe_inplace` overload.
+
+    Attributes:
+        maybe_inplace: the overload that donates the activations.
+    """
+
+    maybe_inplace: InplaceOverload

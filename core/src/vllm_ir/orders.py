@@ -1,0 +1,95 @@
+"""From wishes to candidates: what stands at each place of an op's order, and whether it can run anything here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from vllm_ir.dispatch import Candidate
+from vllm_ir.errors import ProviderLacksOp, UnknownProvider, UnusableProvider
+from vllm_ir.names import NATIVE
+from vllm_ir.priority import Layer, Wish, merge
+from vllm_ir.verdict import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from vllm_ir.landscape import Landscape
+    from vllm_ir.op import IrOp
+    from vllm_ir.priority import Entry
+    from vllm_ir.registry import Registry
+
+NOT_INVARIANT: Final = "it is not declared batch-invariant, which VLLM_BATCH_INVARIANT=1 asks for"
+"""Why an implementation is not admitted in batch-invariant mode."""
+
+
+def defaults(landscape: Landscape, op: str, *, compiling: bool) -> list[Wish]:
+    """Return what platform and distributions want for an op.
+
+    On the built-in platforms Inductor fuses native better than any kernel that it cannot see into, so native goes
+    first there when Inductor compiles.
+    """
+    wishes = [
+        Wish(Layer.PROVIDER_DEFAULT, tuple(landscape.provider_defaults.get(compiling, {}).get(op, ()))),
+        Wish(Layer.PLATFORM_DEFAULT, tuple(landscape.platform_defaults.get(compiling, {}).get(op, ()))),
+    ]
+    platform = landscape.platform
+    if compiling and (platform is None or platform.native_first_when_compiling):
+        wishes.append(Wish(Layer.PLATFORM_DEFAULT, (NATIVE,)))
+    return wishes
+
+
+def candidates(
+    op: IrOp, wishes: Iterable[Wish], landscape: Landscape, *, batch_invariant: bool
+) -> tuple[Candidate, ...]:
+    """Return every place of the order with its implementation, or with the reason why it can run nothing."""
+    return tuple(_candidate(op, entry, landscape, batch_invariant) for entry in merge(wishes).entries)
+
+
+def _candidate(op: IrOp, entry: Entry, landscape: Landscape, batch_invariant: bool) -> Candidate:
+    """Return what stands at one place."""
+    impl = op.impls.get(entry.provider)
+    if impl is None:
+        reason = landscape.unusable.get(entry.provider)
+        if reason is None:
+            known = entry.provider in landscape.distributions
+            reason = f"it has no implementation of {op.name}" if known else "it is not installed"
+        return Candidate(entry, None, Unsupported(reason))
+    if impl.supported is not True:
+        static = impl.supported if isinstance(impl.supported, Unsupported) else None
+        return Candidate(entry, impl, static or Unsupported("it was registered as not supported on this platform"))
+    if batch_invariant and not impl.batch_invariant:
+        return Candidate(entry, impl, Unsupported(NOT_INVARIANT))
+    return Candidate(entry, impl, None)
+
+
+def check(op: IrOp, found: Sequence[Candidate], landscape: Landscape, registry: Registry) -> None:
+    """Raise for the first place that a user asked for and that can run nothing here.
+
+    Raises:
+        UnusableProvider: it is installed, or registered, but cannot run here.
+        ProviderLacksOp: it is here, but without this op.
+        UnknownProvider: nobody provides that name.
+    """
+    for candidate in found:
+        entry, refusal = candidate.entry, candidate.refusal
+        if refusal is None or not entry.required:
+            continue
+        provider, layer = entry.provider, entry.source
+        if candidate.impl is not None or provider in landscape.unusable:
+            raise UnusableProvider(op=op.name, provider=provider, reason=refusal.reason, layer=layer)
+        has = tuple(other.name for other in registry if provider in other.impls)
+        if has:
+            raise ProviderLacksOp(op=op.name, provider=provider, has=has, layer=layer)
+        known = dict.fromkeys([*op.impls, *landscape.distributions, *landscape.unusable])
+        raise UnknownProvider(op=op.name, provider=provider, known=tuple(known), layer=layer)
+
+
+def reachable(found: Sequence[Candidate]) -> list[str]:
+    """Return the providers that may be reached: usable ones up to the first that takes every call."""
+    providers: list[str] = []
+    for candidate in found:
+        if candidate.refusal is None:
+            providers.append(candidate.entry.provider)
+            if candidate.unconditional:
+                break
+    return providers

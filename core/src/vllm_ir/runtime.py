@@ -1,0 +1,345 @@
+"""The only mutable state of the process: which ops there are, what discovery found, what users asked for.
+
+Ops ask it who runs; it asks `priority` for the order, `dispatch` for the verdicts and a switchboard for the chains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_ir import dispatch, log, orders
+from vllm_ir.environment import Environment
+from vllm_ir.landscape import Landscape
+from vllm_ir.platforms import detect
+from vllm_ir.priority import FLAG, Layer, Wish, parse_text, read_providers
+from vllm_ir.registry import Registry
+from vllm_ir.settings import Settings
+from vllm_ir.switchboard import Mode, Scope, Switchboard
+from vllm_ir.wrapping import Wrapping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from vllm_ir.implementation import IrOpImpl
+    from vllm_ir.op import IrOp
+    from vllm_ir.platforms import Platform
+    from vllm_ir.verdict import Explanation
+
+EVERY_OP: Final = "*"
+"""Stands for all ops in a wish that a layer has for all of them."""
+
+
+class Runtime:
+    """The state of a process; also the engine that every op asks.
+
+    Attributes:
+        registry: ops by name.
+        landscape: what discovery found.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.registry = Registry()
+        self.landscape = Landscape()
+        self._loader: Callable[[], object] = lambda: None
+        self._environment: Environment | None = None
+        self._settings: Settings | None = None
+        self._wishes: dict[tuple[Layer, str], Wish] = {}
+        self._boards: dict[str, Switchboard] = {}
+        self.wrapping = Wrapping()
+        self.staging: ContextVar[object] = ContextVar("vllm_ir.staging", default=None)
+
+    # What the process was started with.
+
+    @property
+    def environment(self) -> Environment:
+        """The environment variables, read at the first use."""
+        with self.lock:
+            if self._environment is None:
+                self._environment = Environment.read()
+                log.configure(self._environment.log)
+                for complaint in self._environment.complaints():
+                    log.logger.warning("%s", complaint)
+            return self._environment
+
+    @property
+    def settings(self) -> Settings:
+        """The settings file of the working folder, read at the first use."""
+        with self.lock:
+            if self._settings is None:
+                self._settings = Settings.read()
+            return self._settings
+
+    @property
+    def mode(self) -> Mode:
+        """What holds for every chain."""
+        platform = self.landscape.platform
+        return Mode(
+            strict=self.environment.strict,
+            counters=self.environment.counters,
+            trace=self.environment.trace,
+            device_type=platform.device_type if platform is not None else "cpu",
+        )
+
+    @property
+    def platform(self) -> Platform:
+        """The machine: what discovery settled on, before that what can be seen without it."""
+        found = self.landscape.platform
+        return detect() if found is None else found
+
+    def load(self) -> None:
+        """Discover providers if nobody has."""
+        self._loader()
+
+    def set_loader(self, loader: Callable[[], object]) -> None:
+        """Set what discovers providers before the first selection; the level above gives it."""
+        self._loader = loader
+
+    def adopt(self, landscape: Landscape) -> None:
+        """Take what discovery found; every op asks for its order again."""
+        with self.lock:
+            self.landscape = landscape
+            self.cool()
+
+    # Ops and implementations.
+
+    @property
+    def finder(self) -> Callable[[str], IrOp]:
+        """The function by which a pickled op is found again."""
+        return find
+
+    def board(self, op: IrOp) -> Switchboard:
+        """Return the switchboard of an op, made at its registration."""
+        return self._boards[op.name]
+
+    def install(self, op: IrOp, board: Switchboard) -> None:
+        """Add an op with its switchboard; what it needs of torch is bound already."""
+        with self.lock:
+            self._boards[op.name] = board
+            self.registry.add(op)
+            self.wrapping.apply(board)
+
+    def uninstall(self, op: IrOp) -> Switchboard:
+        """Forget an op and return its switchboard."""
+        with self.lock:
+            self.registry.remove(op.name)
+            return self._boards.pop(op.name)
+
+    def refresh(self, op: IrOp) -> None:
+        """Let an op take a new implementation into its order, also in open scopes."""
+        with self.lock:
+            board = self._boards.get(op.name)
+            if board is None:
+                return
+            for scope in board.scopes:
+                scope.chains = board.make(self.candidates(op, scope.wishes), self.mode)
+            board.cool()
+            if not self.wrapping.always:
+                # Dynamo traces into the chain there, and could not trace what connects one.
+                self.warm(op)
+
+    def cool(self) -> None:
+        """Let every op ask for its order again."""
+        for op in self.registry:
+            self.refresh(op)
+
+    def wrap(self, *, enable: bool) -> None:
+        """Set for the whole process whether tracers see the torch op."""
+        with self.lock:
+            self.wrapping.default = enable
+            self._rewrap()
+
+    @contextlib.contextmanager
+    def wrap_scope(self, *, enable: bool) -> Iterator[None]:
+        """Set in the current context whether tracers see the torch op."""
+        with self.lock:
+            token = self.wrapping.open(enable=enable)
+            self._rewrap()
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.wrapping.close(token)
+                del token
+                self._rewrap()
+
+    def _rewrap(self) -> None:
+        """Give every op the call that the wrapping asks for."""
+        for op in self.registry:
+            board = self.board(op)
+            if not self.wrapping.always and not board.warmed:
+                self.warm(op)
+            self.wrapping.apply(board)
+
+    # Orders.
+
+    def wishes(self, op: IrOp, *, compiling: bool = False, scoped: tuple[Wish, ...] = ()) -> list[Wish]:
+        """Return what every layer wants for an op, lowest layer first within its kind."""
+        landscape = self.landscape
+        found = orders.defaults(landscape, op.name, compiling=compiling)
+        file = self.settings.file
+        if op.name in self.settings.op_priority and file is not None:
+            found.append(
+                Wish(Layer.FILE, read_providers(self.settings.op_priority[op.name], str(file)), source=file.name)
+            )
+        text = self.environment.op_priority
+        if text:
+            lists = parse_text(text, Layer.ENVIRONMENT.label)
+            if op.name in lists:
+                found.append(Wish(Layer.ENVIRONMENT, lists[op.name]))
+        for (_, name), wish in self._wishes.items():
+            if name == op.name or (name == EVERY_OP and (wish.layer, op.name) not in self._wishes):
+                found.append(wish)
+        return [*found, *scoped]
+
+    def candidates(
+        self, op: IrOp, scoped: tuple[Wish, ...] = (), *, compiling: bool = False
+    ) -> tuple[dispatch.Candidate, ...]:
+        """Return the order of an op and what stands at each place."""
+        return orders.candidates(
+            op,
+            self.wishes(op, compiling=compiling, scoped=scoped),
+            self.landscape,
+            batch_invariant=self.environment.batch_invariant,
+        )
+
+    def check(self, op: IrOp, candidates: Sequence[dispatch.Candidate]) -> None:
+        """Raise for the first place that a user asked for and that can run nothing here."""
+        orders.check(op, candidates, self.landscape, self.registry)
+
+    def current_wishes(self, op: IrOp) -> tuple[Wish, ...]:
+        """Return what the scopes of the current context want."""
+        scope = self.board(op).scope.get()
+        return () if scope is None else scope.wishes
+
+    def warm(self, op: IrOp) -> None:
+        """Discover providers if nobody has, then connect the op's chains.
+
+        Raises:
+            ConfigurationError: a layer names what does not exist or cannot run.
+        """
+        # Not under the lock: discovery imports foreign code, which may wait for a thread that calls an op.
+        self.load()
+        with self.lock:
+            self.check_names()
+            candidates = self.candidates(op)
+            self.check(op, candidates)
+            board = self.board(op)
+            board.connect(board.make(candidates, self.mode))
+            log.logger.debug("op %s: order %s", op.name, [c.entry.provider for c in candidates])
+
+    def check_names(self) -> None:
+        """Raise for an op that a layer names and nobody registered."""
+        text = self.environment.op_priority
+        named = [(op, Layer.ENVIRONMENT.label) for op in (parse_text(text, Layer.ENVIRONMENT.label) if text else ())]
+        named += [(op, str(self.settings.file)) for op in self.settings.op_priority]
+        named += [(op, wish.source or wish.layer.label) for (_, op), wish in self._wishes.items() if op != EVERY_OP]
+        for op, layer in named:
+            self.registry.get(op, layer)
+
+    def configure(self, layer: Layer, lists: Mapping[str, Sequence[str]], for_every_op: Sequence[str] = ()) -> None:
+        """Set what one layer wants for the whole process, in place of what it wanted before; all or nothing.
+
+        Args:
+            layer: COMMAND_LINE, KERNEL_CONFIG or SET_DEFAULT.
+            lists: provider names by op.
+            for_every_op: provider names for all other ops; those that lack an op are dropped there.
+
+        Raises:
+            ConfigurationError: an op or a provider does not exist, or cannot run here.
+        """
+        self.load()
+        source = layer.label
+        with self.lock:
+            wishes = {
+                (layer, name): Wish(layer, read_providers(list(names), layer.label), source)
+                for name, names in lists.items()
+            }
+            for (_, name), wish in wishes.items():
+                op = self.registry.get(name, f"{FLAG}.{name}" if layer is Layer.COMMAND_LINE else source)
+                self.check_wish(op, wish)
+            if for_every_op:
+                wishes[layer, EVERY_OP] = Wish(layer, tuple(for_every_op), source, for_every_op=True)
+            for key in [key for key in self._wishes if key[0] is layer]:
+                del self._wishes[key]
+            self._wishes.update(wishes)
+            self.cool()
+
+    def check_wish(self, op: IrOp, wish: Wish) -> None:
+        """Raise for the first provider of a wish that can run nothing here."""
+        wanted = orders.candidates(op, [wish], self.landscape, batch_invariant=self.environment.batch_invariant)
+        self.check(op, [c for c in wanted if c.entry.layer is wish.layer])
+
+    # What ops ask.
+
+    def dispatch(self, op: IrOp, args: Sequence[Any]) -> IrOpImpl:
+        """Return the implementation that runs a call in the current context."""
+        self.load()
+        candidates = self.candidates(op, self.current_wishes(op))
+        self.check(op, candidates)
+        return dispatch.select(op.name, candidates, args, batch_invariant=self.environment.batch_invariant)
+
+    def explain(self, op: IrOp, args: Sequence[Any] | None, *, compiling: bool) -> Explanation:
+        """Return the verdict on every candidate in the current context."""
+        self.load()
+        candidates = self.candidates(op, self.current_wishes(op), compiling=compiling)
+        named = {candidate.entry.provider for candidate in candidates}
+        others = [impl for provider, impl in op.impls.items() if provider not in named]
+        return dispatch.explain(op.name, candidates, others, args, compiling=compiling)
+
+    def priority(self, op: IrOp) -> list[str]:
+        """Return the providers that may be reached in the current context."""
+        self.load()
+        return orders.reachable(self.candidates(op, self.current_wishes(op)))
+
+    def set_default(self, op: IrOp, providers: str | Sequence[str]) -> None:
+        """Put providers first for the whole process."""
+        self.load()
+        wish = Wish(Layer.SET_DEFAULT, read_providers(providers, Layer.SET_DEFAULT.label))
+        with self.lock:
+            self.check_wish(op, wish)
+            self._wishes[Layer.SET_DEFAULT, op.name] = wish
+            self.refresh(op)
+
+    @contextlib.contextmanager
+    def set_priority(self, op: IrOp, providers: str | Sequence[str], *, for_every_op: bool = False) -> Iterator[None]:
+        """Put providers first in the current context while open."""
+        self.load()
+        wish = Wish(Layer.SET_PRIORITY, read_providers(providers, Layer.SET_PRIORITY.label), for_every_op=for_every_op)
+        board = self.board(op)
+        with self.lock:
+            self.check_wish(op, wish)
+            wishes = (*self.current_wishes(op), wish)
+            scope = Scope(wishes, board.make(self.candidates(op, wishes), self.mode))
+            if not board.warmed:
+                self.warm(op)
+            board.open(scope)
+        token = board.scope.set(scope)
+        try:
+            yield
+        finally:
+            board.scope.reset(token)
+            # The board asks which scopes are alive, and these two names would keep this one so.
+            del scope, token
+            with self.lock:
+                board.close()
+
+
+_RUNTIME: Final = Runtime()
+
+
+def current() -> Runtime:
+    """Return the state of this process."""
+    return _RUNTIME
+
+
+def find(name: str) -> IrOp:
+    """Return the op of that name.
+
+    Raises:
+        UnknownOp: nobody has registered it.
+    """
+    return _RUNTIME.registry.get(name)

@@ -1,0 +1,169 @@
+"""One op in torch: its overloads, fakes and gradients. The only code that speaks to torch.library.
+
+Other ops, priorities and plugins are not known here. An op is bound to no device, so tensors of any backend, also one
+that torch learns of later, reach the same kernel.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_ir.gradient import make_backward, save_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch._ops import OpOverload
+
+    from vllm_ir.declaration import OpDeclaration
+
+NAMESPACE: Final = "vllm_ir"
+"""Where ops live in torch.ops."""
+
+CLASHING_NAMESPACE: Final = "vllm_ir_core"
+"""Where an op lives that the installed vLLM defines too: two definitions of one torch op end the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What torch holds of one op.
+
+    Attributes:
+        library: keeps the definitions alive.
+        namespace: where the op lives in torch.ops.
+        name: the op's name.
+        default: the functional overload.
+        maybe_inplace: the overload that donates the activations, or None.
+    """
+
+    library: torch.library.Library
+    namespace: str
+    name: str
+    default: OpOverload
+    maybe_inplace: OpOverload | None
+
+
+def bind(
+    declaration: OpDeclaration,
+    kernel: Callable[..., Any],
+    inplace_kernel: Callable[..., Any] | None,
+    fake: Callable[..., Any],
+) -> Binding:
+    """Define an op in torch, all of it or nothing.
+
+    Args:
+        declaration: the op.
+        kernel: runs `default` on real tensors.
+        inplace_kernel: runs `maybe_inplace` on real tensors; None without one.
+        fake: runs both on fake and meta tensors.
+    """
+    import torch
+
+    space = namespace(declaration.name)
+    library = torch.library.Library(space, "FRAGMENT")
+    qualified = f"{space}::{declaration.name}"
+    try:
+        library.define(declaration.name + declaration.schema)
+        # CompositeExplicitAutograd: one kernel for every backend, not decomposed before AOTAutograd has seen the op.
+        library.impl(declaration.name, kernel, "CompositeExplicitAutograd")
+        torch.library.register_fake(qualified, fake, lib=library)
+        torch.library.register_autograd(
+            qualified, make_backward(declaration.native), setup_context=save_inputs, lib=library
+        )
+        default = getattr(getattr(torch.ops, space), declaration.name).default
+        inplace = None
+        if inplace_kernel is not None:
+            inplace = _bind_inplace(library, declaration, inplace_kernel, fake, default)
+    except BaseException:
+        _undefine(library, space, declaration.name)
+        raise
+    return Binding(library, space, declaration.name, default, inplace)
+
+
+def unbind(binding: Binding) -> None:
+    """Remove an op from torch; graphs that hold its overloads must be gone."""
+    _undefine(binding.library, binding.namespace, binding.name)
+
+
+def namespace(op: str) -> str:
+    """Return the torch namespace of an op."""
+    return CLASHING_NAMESPACE if op in _vllm_ops() else NAMESPACE
+
+
+@functools.cache
+def _vllm_ops() -> frozenset[str]:
+    """Return the ops that an installed vLLM defines in the same torch namespace, read as text: vLLM is not imported."""
+    spec = find_spec("vllm")
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return frozenset(name for folder in folders for name in read_vllm_ops(Path(folder)))
+
+
+def read_vllm_ops(folder: Path) -> frozenset[str]:
+    """Return the names of the functions decorated with `register_op` in a vLLM package's `ir/ops`."""
+    if not (folder / "ir" / "op.py").is_file():
+        return frozenset()
+    names: set[str] = set()
+    for file in sorted((folder / "ir" / "ops").glob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                names.update(name for name in (_registered_name(node, d) for d in node.decorator_list) if name)
+    return frozenset(names)
+
+
+def _registered_name(function: ast.FunctionDef, decorator: ast.expr) -> str | None:
+    """Return the op's name if the decorator registers one: the function's, or that of a `name=` argument."""
+    keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+    target = decorator.func if isinstance(decorator, ast.Call) else decorator
+    called = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", None)
+    if called != "register_op":
+        return None
+    given = next((k.value for k in keywords if k.arg == "name"), None)
+    return str(given.value) if isinstance(given, ast.Constant) and given.value else function.name
+
+
+def _bind_inplace(
+    library: torch.library.Library,
+    declaration: OpDeclaration,
+    kernel: Callable[..., Any],
+    fake: Callable[..., Any],
+    default: OpOverload,
+) -> OpOverload:
+    """Define the overload that donates the activations, and return it."""
+    import torch
+
+    name = f"{declaration.name}.maybe_inplace"
+    library.define(name + declaration.inplace_schema)
+    library.impl(name, kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{library.ns}::{name}", fake, lib=library)
+    overload: OpOverload = getattr(torch.ops, library.ns).__getattr__(declaration.name).maybe_inplace
+
+    def redirect(_keys: Any, *args: Any, **kwargs: Any) -> Any:
+        """Take the functional overload where a gradient is wanted, since a donated input cannot be saved for it."""
+        if torch.is_grad_enabled() and any(
+            isinstance(value, torch.Tensor) and value.requires_grad for value in (*args, *kwargs.values())
+        ):
+            return default(*args, **kwargs)
+        with torch._C._AutoDispatchBelowAutograd():
+            return overload(*args, **kwargs)
+
+    library.impl(name, redirect, "Autograd", with_keyset=True)
+    return overload
+
+
+def _undefine(library: torch.library.Library, space: str, name: str) -> None:
+    """Remove what a library defined, also from the cache that `torch.ops` keeps."""
+    import torch
+
+    library._destroy()
+    owner = getattr(torch.ops, space)
+    if name in vars(owner):
+        delattr(owner, name)
+    if name in getattr(owner, "_dir", ()):
+        owner._dir.remove(name)
