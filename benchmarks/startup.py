@@ -1,7 +1,7 @@
 """What start-up costs: `vllm-ir list` among 300 distributions, and `import vllm_ir` on top of `import torch`.
 
-Run as a script: `python benchmarks/startup.py [--distributions 300] [--runs 15]`. Figures are wall-clock milliseconds of whole
-processes, minimum and median; what the interpreter alone takes is shown beside them and not taken off.
+Run as a script: `python benchmarks/startup.py [--distributions 300] [--runs 15]`. Figures are wall-clock
+milliseconds of whole processes, minimum and median; what the interpreter alone takes is shown beside them.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def main() -> None:
     print(f"\nvllm-ir list: median {listing[1]:.0f} ms, wanted at most {LIMIT_LIST:.0f} ms")
     share, whole = door[1] / torch[1], names[1] / torch[1]
     print(
-        f"import vllm_ir: {share:.2%} of import torch, wanted at most {LIMIT_IMPORT:.0%} ({whole:.2%} with every name used)"
+        f"import vllm_ir: {share:.2%} of import torch, wanted at most {LIMIT_IMPORT:.0%};"
+        f" {whole:.2%} when every public name is used"
     )
 
 

@@ -34,7 +34,9 @@ DTYPES: Final = {
 }
 """Short names of dtypes, beside torch's own."""
 
-_TENSOR = re.compile(r"([A-Za-z]\w*)\[([^\[\]]*)\]")
+_TENSOR: Final = re.compile(r"([A-Za-z]\w*)\[([^\[\]]*)\]")
+_INTEGER: Final = re.compile(r"[+-]?\d+")
+_NUMBER: Final = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|nan)")
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "none": None}
 
 
@@ -81,11 +83,10 @@ def _value(text: str, name: str, value: str) -> object:
         return TensorSpec(_dtype(text, tensor[1]), _sizes(text, name, tensor[2]))
     if value.lower() in _WORDS:
         return _WORDS[value.lower()]
-    for number in (int, float):
-        try:
-            return number(value)
-        except ValueError:
-            continue
+    if _INTEGER.fullmatch(value):
+        return int(value)
+    if _NUMBER.fullmatch(value):
+        return float(value)
     word = value.strip("'\"")
     if not re.fullmatch(r"[\w.+-]+", word):
         raise MalformedArguments(text=text, reason=f"the value of {name!r} is {value!r}")

@@ -33,8 +33,8 @@ def find() -> dict[str, list[Installed]]:
 def denied_by(one: Installed, policy: Policy) -> str | None:
     """Return the variable that denies a distribution, or None.
 
-    A distribution is denied by its own name, or when every provider it brings is. One that brings none, such as a host, is
-    no business of the lists of providers: `VLLM_IR_PROVIDERS=none vllm-ir run` runs, on native.
+    A distribution is denied by its own name, or when every provider it brings is. One that brings none, such as a
+    host, is no business of the lists of providers: `VLLM_IR_PROVIDERS_DISABLED='*' vllm-ir run` runs, on native.
     """
     if normalise(one.name) in map(normalise, policy.denied):
         return DENY

@@ -1,6 +1,6 @@
 """`vllm-ir list`: every provider that is installed, in what state, and why not where it cannot run.
 
-Static: files are read and nothing is imported. `--load` imports in a child process, so that a crash there is not one here.
+Static: files are read and nothing is imported. `--load` imports in a child process, so that a crash is its own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.cli import output
+from vllm_ir.cli.facts import survey_here
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,7 +152,7 @@ def _notes(each: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return the paragraphs about one provider: why it does not run, or which of its ops do not."""
     if each["failure"]:
         style = output.BAD if each["failure"]["fault"] else output.DOUBTFUL
-        return [(each["name"], each["failure"]["reason"], style)]
+        return [("", each["failure"]["reason"], style)]
     return [(f"{each['name']}, {op}", reason, output.BOLD) for op, reason in each["refused_ops"].items()]
 
 
@@ -189,11 +190,5 @@ def _summary(found: Inventory, *, everything: bool) -> str:
 
 def read() -> Inventory:
     """Return what files tell; nothing is imported."""
-    from vllm_ir.environment import Environment
-    from vllm_ir.platforms import detect
-    from vllm_ir.plugins.static import survey
-
-    found = survey(Environment.read(), detect())
-    for doubt in found.doubts:
-        output.complain(doubt)
+    found = survey_here()
     return Inventory(found.platform.describe(), tuple(record.describe() for record in found.distributions))

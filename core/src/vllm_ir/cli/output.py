@@ -77,7 +77,10 @@ def print_text(text: str, style: str = PLAIN, *, indent: int = 0) -> None:
 
 
 def print_note(name: str, text: str, style: str = BOLD) -> None:
-    """Print `name: text` as a paragraph set in by two, its further lines by four."""
+    """Print `name: text`, or the text alone in its style, as a paragraph set in by two, its further lines by four."""
+    if not name:
+        print_text(f"  {text}", style, indent=4)
+        return
     first, *others = _fold(f"  {name}: {text}", terminal_width(), 4)
     print(first.replace(name, styled(name, style), 1), *others, sep="\n")
 

@@ -1,0 +1,103 @@
+"""What files tell of this machine's providers and ops, as values that JSON can hold.
+
+How they look on a terminal is left to the verbs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm_ir.cli import output
+from vllm_ir.cli.meaning import read_meaning
+from vllm_ir.environment import Environment
+from vllm_ir.names import NATIVE
+from vllm_ir.platforms import detect
+from vllm_ir.plugins.static import survey
+
+if TYPE_CHECKING:
+    from vllm_ir.plugins.manifest import OpManifest, ProviderManifest
+    from vllm_ir.plugins.records import DistributionRecord, ProviderRecord
+    from vllm_ir.plugins.static import Survey
+
+
+def survey_here() -> Survey:
+    """Return what is installed, judged for this machine, after any doubts about the operator's lists on stderr."""
+    found = survey(Environment.read(), detect())
+    for doubt in found.doubts:
+        output.complain(doubt)
+    return found
+
+
+def known_ops(found: Survey) -> dict[str, str | None]:
+    """Return the ops that any manifest names, each with the distribution that declares it, None where none does."""
+    ops: dict[str, str | None] = {}
+    for one in found.distributions:
+        adds = one.manifest.adds_ops if one.manifest else ()
+        for each in one.providers:
+            for op in each.manifest.ops if each.manifest else ():
+                ops.setdefault(op, None)
+                if each.name == NATIVE and each.manifest:
+                    ops[op] = one.name
+        for op in adds:
+            ops[op] = ops.get(op) or one.name
+    return ops
+
+
+def describe_op(op: str, found: Survey) -> dict[str, Any]:
+    """Return everything that files tell of an op."""
+    declarer = known_ops(found)[op]
+    package = next((one.module.partition(".")[0] for one in found.distributions if one.name == declarer), None)
+    meaning = read_meaning(op, package) if package else None
+    return {
+        "name": op,
+        "distribution": declarer,
+        "signature": meaning.signature if meaning else None,
+        "doc": meaning.doc if meaning else None,
+        "declared_at": f"{meaning.file}:{meaning.line}" if meaning else None,
+        "source": meaning.source if meaning else None,
+        "implementations": [
+            describe_implementation(one, each, each.manifest, each.manifest.ops[op])
+            for one in found.distributions
+            for each in one.providers
+            if each.manifest and op in each.manifest.ops
+        ],
+    }
+
+
+def describe_implementation(
+    one: DistributionRecord, each: ProviderRecord, manifest: ProviderManifest, op: OpManifest
+) -> dict[str, Any]:
+    """Return what a provider's manifest says of one op, and whether it may run here."""
+    dtypes = manifest.dtypes_of(op.name)
+    return {
+        "provider": each.name,
+        "distribution": one.name,
+        "distribution_version": one.version,
+        "state": each.failure.kind if each.failure else each.state,
+        "reason": each.reason or dict(each.refused_ops).get(op.name),
+        "platforms": [str(need) for need in manifest.platforms_of(op.name).values()],
+        "dtypes": None if dtypes is None else list(dtypes),
+        "inplace": op.inplace,
+        "batch_invariant": op.batch_invariant,
+        "default_eager": list(manifest.defaults.eager.get(op.name, ())),
+        "default_compiling": list(manifest.defaults.compiling.get(op.name, ())),
+    }
+
+
+def describe_provider(one: DistributionRecord, each: ProviderRecord) -> dict[str, Any]:
+    """Return everything that files tell of a provider."""
+    ops = each.manifest.ops.values() if each.manifest else ()
+    return {
+        **each.describe(),
+        "location": one.location,
+        "module": one.module,
+        "summary": one.manifest.summary if one.manifest else None,
+        "url": (one.manifest.url or None) if one.manifest else None,
+        "rank": one.manifest.rank if one.manifest else None,
+        "defaults_at_run_time": one.manifest.defaults_at_run_time if one.manifest else False,
+        "requires": {need.library: need.versions for need in each.manifest.requires} if each.manifest else {},
+        "shadowed": [copy.describe() for copy in one.shadowed],
+        "implementations": {
+            op.name: describe_implementation(one, each, each.manifest, op) for op in ops if each.manifest
+        },
+    }

@@ -1,0 +1,144 @@
+"""`vllm-ir show NAME`: one provider or one op in full, from manifests and sources; nothing is imported."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from vllm_ir.cli import output
+from vllm_ir.cli.facts import describe_op, describe_provider, known_ops, survey_here
+from vllm_ir.errors import UnknownName
+
+
+def run(arguments: list[str]) -> int:
+    """Run `vllm-ir show` and return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="vllm-ir show", description="Show one provider or op in full; nothing is imported."
+    )
+    parser.add_argument("name", help="of a provider or an op")
+    parser.add_argument("--json", action="store_true", help="print an object for programs")
+    options = parser.parse_args(arguments)
+    found = survey_here()
+    ops = known_ops(found)
+    providers = [(one, each) for one in found.distributions for each in one.providers if each.name == options.name]
+    if not providers and options.name not in ops:
+        names = [each.name for each in found.providers]
+        raise UnknownName(name=options.name, ops=list(ops), providers=list(dict.fromkeys(names)))
+    op = describe_op(options.name, found) if options.name in ops else None
+    described = [describe_provider(one, each) for one, each in providers]
+    if options.json:
+        output.emit_json({"name": options.name, "op": op, "providers": described})
+    else:
+        _print(op, described)
+    return 1 if any(each["failure"] and each["failure"]["fault"] for each in described) else 0
+
+
+def _print(op: dict[str, Any] | None, providers: list[dict[str, Any]]) -> None:
+    """Print an op, then each provider of the name."""
+    if op:
+        _print_op(op)
+    for each in providers:
+        if op or each is not providers[0]:
+            print()
+        _print_provider(each)
+
+
+def _print_op(op: dict[str, Any]) -> None:
+    """Print what an op means, and who implements it."""
+    output.print_text(f"op {op['name']}", output.BOLD)
+    output.print_facts(
+        {
+            "signature": op["signature"] or "",
+            "declared by": op["distribution"] or "no installed distribution, so nothing can call it",
+            "in": op["declared_at"] or "",
+        }
+    )
+    if op["doc"]:
+        print()
+        output.print_verbatim(op["doc"])
+    print()
+    output.print_table(
+        ("provider", "state", "dtypes", "in place", "batch invariant", "default on"),
+        [
+            (
+                (each["provider"], output.BOLD),
+                (each["state"], output.DOUBTFUL if each["reason"] else output.PLAIN),
+                (_dtypes(each["dtypes"]), output.PLAIN),
+                (_yes(each["inplace"]), output.PLAIN),
+                (_yes(each["batch_invariant"]), output.PLAIN),
+                (_defaults(each), output.PLAIN),
+            )
+            for each in op["implementations"]
+        ],
+    )
+    _print_reasons(op["implementations"])
+
+
+def _print_provider(each: dict[str, Any]) -> None:
+    """Print what a provider is, and what it implements."""
+    failure = each["failure"]
+    output.print_text(f"provider {each['name']}", output.BOLD)
+    output.print_facts(
+        {
+            "summary": each["summary"] or "",
+            "distribution": f"{each['distribution']} {each['version']}",
+            "location": each["location"],
+            "hooks": each["module"],
+            "url": each["url"] or "",
+            "state": f"{failure['kind']}: {failure['reason']}" if failure else each["state"],
+            "note": each.get("note") or "",
+            "platforms": ", ".join(each["platforms"]),
+            "dtypes": _dtypes(each["dtypes"]),
+            "requires": ", ".join(f"{name}{versions}" for name, versions in each["requires"].items()),
+            "rank": str(each["rank"] or ""),
+            "defaults": "decided by a hook at run time" if each["defaults_at_run_time"] else "",
+        }
+    )
+    for copy in each["shadowed"]:
+        output.print_text(f"hidden copy: version {copy['version']} in {copy['location']}", output.DOUBTFUL)
+    if each["implementations"]:
+        print()
+        output.print_table(
+            ("op", "dtypes", "in place", "batch invariant", "platforms", "default on"),
+            [
+                (
+                    (op, output.BOLD),
+                    (_dtypes(one["dtypes"]), output.PLAIN),
+                    (_yes(one["inplace"]), output.PLAIN),
+                    (_yes(one["batch_invariant"]), output.PLAIN),
+                    (", ".join(one["platforms"]), output.PLAIN),
+                    (_defaults(one), output.PLAIN),
+                )
+                for op, one in each["implementations"].items()
+            ],
+        )
+    if not failure:
+        _print_reasons(list(each["implementations"].values()))
+
+
+def _print_reasons(implementations: list[dict[str, Any]]) -> None:
+    """Print why those that cannot run here cannot, each reason once."""
+    reasons = dict.fromkeys(each["reason"] for each in implementations if each["reason"])
+    if reasons:
+        print()
+    for reason in reasons:
+        output.print_text(f"  {reason}", output.DOUBTFUL, indent=4)
+
+
+def _dtypes(dtypes: list[str] | None) -> str:
+    """Return dtypes in words."""
+    return "any" if dtypes is None else ", ".join(dtypes)
+
+
+def _yes(value: object) -> str:
+    """Return a switch in words."""
+    return "yes" if value else "no"
+
+
+def _defaults(each: dict[str, Any]) -> str:
+    """Return where an implementation wants to be in the default list."""
+    eager, compiling = each["default_eager"], each["default_compiling"]
+    if eager == compiling:
+        return ", ".join(eager) or "-"
+    parts = [("eager", eager), ("compiling", compiling)]
+    return "; ".join(f"{', '.join(platforms)} ({mode})" for mode, platforms in parts if platforms)

@@ -1,0 +1,106 @@
+"""Distributions made of text, and the command line run as its user runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+MANIFEST = """
+schema = 1
+provider-api = "1"
+summary = "A provider made for a test."
+[providers.{provider}.platforms]
+{platform} = {{}}
+[providers.{provider}.ops.rms_norm]
+[providers.{provider}.default.eager]
+rms_norm = [{default}]
+"""
+
+HOOKS = """
+from vllm_ir import hookimpl, implements
+
+@implements("rms_norm", provider="{provider}")
+def rms_norm(x, weight, epsilon, variance_size=None):
+    return x.clone()
+
+@hookimpl
+def vllm_ir_implementations(platform):
+    return [rms_norm]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A folder that stands for site-packages, and what can be put into it."""
+
+    folder: Path
+
+    def add(self, name: str, entry_points: Mapping[str, str], files: Mapping[str, str]) -> None:
+        """Write what an installer leaves of a distribution.
+
+        Args:
+            name: of the distribution.
+            entry_points: group to one line.
+            files: path below the folder to text.
+        """
+        metadata = self.folder / f"{name.replace('-', '_')}-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
+        sections = [f"[{group}]\n{line}\n" for group, line in entry_points.items()]
+        (metadata / "entry_points.txt").write_text("\n".join(sections), encoding="utf-8")
+        for path, text in files.items():
+            file = self.folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+
+    def add_provider(self, provider: str, *, platform: str = "cpu", hooks: str = HOOKS, default: str = "") -> None:
+        """Write a distribution `dist-<provider>` that brings one provider of `rms_norm`."""
+        package = f"pack_{provider}"
+        manifest = MANIFEST.format(provider=provider, platform=platform, default=default)
+        self.add(
+            f"dist-{provider}",
+            {"vllm_ir.providers": f"{provider} = {package}.hooks"},
+            {
+                f"{package}/__init__.py": "",
+                f"{package}/hooks.py": hooks.format(provider=provider),
+                f"{package}/vllm_ir_provider.toml": manifest,
+            },
+        )
+
+    def add_verb(self, verb: str, distribution: str, body: str) -> None:
+        """Write a distribution that brings one verb, whose module is `body`."""
+        package = distribution.replace("-", "_")
+        self.add(distribution, {"vllm_ir.commands": f"{verb} = {package}:main"}, {f"{package}/__init__.py": body})
+
+    def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run `vllm-ir` with this folder on the path, in a fresh process and a folder without settings."""
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "80", **variables}
+        return subprocess.run(
+            [sys.executable, "-m", "vllm_ir", *arguments],
+            env=environment, cwd=self.folder, capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Give an empty folder for distributions."""
+    return Site(tmp_path)
+
+
+@pytest.fixture
+def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Give a way to set the terminal's width."""
+
+    def set_columns(number: int) -> None:
+        monkeypatch.setenv("COLUMNS", str(number))
+
+    return set_columns

@@ -1,0 +1,91 @@
+"""Verbs of other distributions: shown without loading, loaded only when called, never twice or against the operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllm_ir.cli.commands import denied_by
+from vllm_ir.plugins.distributions import EntryPoint, Installed
+from vllm_ir.plugins.policy import Policy
+
+if TYPE_CHECKING:
+    from core.tests.cli.conftest import Site
+
+GREET = "import sys\ndef main(arguments):\n    print('hello', *arguments)\n    return 1\n"
+BOMB = "raise SystemExit('imported')\n"
+
+
+def test_a_verb_runs_with_the_rest_of_the_line_and_gives_its_exit_code(site: Site) -> None:
+    """The contract is a list of texts in, an exit code out."""
+    site.add_verb("greet", "dist-greet", GREET)
+    done = site.run("greet", "--loud", "you")
+    assert (done.stdout, done.returncode) == ("hello --loud you\n", 1)
+
+
+def test_help_lists_it_with_its_distribution_and_loads_nothing(site: Site) -> None:
+    """`--help` reads metadata alone."""
+    site.add_verb("greet", "dist-greet", BOMB)
+    done = site.run("--help")
+    assert "  greet        (from dist-greet 1.0)" in done.stdout.splitlines()
+    assert done.returncode == 0
+
+
+def test_a_core_verb_cannot_be_overridden(site: Site) -> None:
+    """`list` is the core's, whatever a distribution says."""
+    site.add_verb("list", "dist-greedy", BOMB)
+    done = site.run("list")
+    assert "native" in done.stdout
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_two_distributions_with_one_verb_are_an_error_naming_both(site: Site) -> None:
+    """Neither can be meant, so neither is loaded."""
+    site.add_verb("greet", "dist-one", BOMB)
+    site.add_verb("greet", "dist-two", BOMB)
+    done = site.run("greet")
+    assert done.returncode == 2
+    assert "'dist-one', 'dist-two'" in done.stderr or "'dist-two', 'dist-one'" in done.stderr
+    assert "neither can be meant" in site.run("--help").stdout
+
+
+def test_a_denied_distribution_is_never_loaded(site: Site) -> None:
+    """The deny list reaches verbs too, and both `--help` and the call say so."""
+    site.add_verb("greet", "dist-greet", BOMB)
+    done = site.run("greet", VLLM_IR_PROVIDERS_DISABLED="Dist.Greet")
+    assert done.returncode == 2
+    assert "VLLM_IR_PROVIDERS_DISABLED denies" in done.stderr
+    help_text = site.run("--help", VLLM_IR_PROVIDERS_DISABLED="dist-greet").stdout
+    assert "denied by VLLM_IR_PROVIDERS_DISABLED" in help_text
+
+
+def test_lists_of_providers_do_not_reach_a_host() -> None:
+    """A distribution that brings no provider is denied by its own name alone."""
+    host = Installed("a-host", "1.0", "", (), (EntryPoint("run", "a_host", "main"),), ())
+    assert denied_by(host, Policy(allowed=(), denied=("*",))) is None
+    assert denied_by(host, Policy(denied=("A_Host",))) == "VLLM_IR_PROVIDERS_DISABLED"
+
+
+def test_a_distribution_is_denied_when_all_its_providers_are() -> None:
+    """A verb beside a provider follows the provider's fate."""
+    one = Installed("a-kit", "1.0", "", (EntryPoint("kit", "a_kit", None),), (EntryPoint("new", "a_kit", "main"),), ())
+    assert denied_by(one, Policy()) is None
+    assert denied_by(one, Policy(denied=("kit",))) == "VLLM_IR_PROVIDERS_DISABLED"
+    assert denied_by(one, Policy(allowed=("other",))) == "VLLM_IR_PROVIDERS"
+
+
+def test_a_verb_that_cannot_be_imported_says_which_distribution(site: Site) -> None:
+    """A broken import, a missing attribute and a thing that cannot be called each end in one sentence and exit 1."""
+    site.add_verb("broken", "dist-broken", "import nothing_of_this_name\n")
+    site.add_verb("empty", "dist-empty", "")
+    site.add_verb("number", "dist-number", "main = 3\n")
+    for verb, cause in (
+        ("broken", "ModuleNotFoundError"),
+        ("empty", "AttributeError"),
+        ("number", "3 cannot be called"),
+    ):
+        done = site.run(verb)
+        assert done.returncode == 1, done.stderr
+        assert f"Verb {verb!r} of dist-{verb} did not load" in done.stderr
+        assert cause in done.stderr
+        assert "Traceback" not in done.stderr

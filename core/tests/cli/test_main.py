@@ -1,0 +1,94 @@
+"""The entrance: verbs, exit codes, and leaving quietly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from vllm_ir.cli import main as entrance
+from vllm_ir.cli.main import VERBS, main
+from vllm_ir.errors import ProviderError, UnknownOp
+
+if TYPE_CHECKING:
+    from core.tests.cli.conftest import Site
+
+
+def test_no_verb_is_a_usage_error_and_help_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both show what there is to do; only asking for it is success."""
+    assert main([]) == 2
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("usage: vllm-ir VERB") == 2
+    assert all(f"  {verb} " in out for verb in VERBS)
+
+
+def test_an_unknown_verb_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    """A slip of the finger costs one line."""
+    assert main(["lst"]) == 2
+    assert "Did you mean 'list'?" in capsys.readouterr().err
+
+
+def test_a_verb_of_a_distribution_that_is_not_installed_names_it(site: Site) -> None:
+    """Someone who follows a README is told what to install."""
+    done = site.run("bench")
+    assert done.returncode == 2
+    assert "pip install vllm-ir-testkit" in done.stderr
+
+
+def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--version` prints name and version."""
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("vllm-ir 0.1.0")
+
+
+def test_an_unknown_variable_is_complained_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelt variable does not pass in silence."""
+    monkeypatch.setenv("VLLM_IR_PROVIDER", "x")
+    main(["list"])
+    assert "VLLM_IR_PROVIDER means nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (UnknownOp(op="a", known=["b"]), 2),
+        (ProviderError("a distribution did not load"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_what_escapes_a_verb_becomes_a_sentence_and_a_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, code: int
+) -> None:
+    """A user's mistake is 2, any other error of ours 1, an interrupt what a shell expects."""
+
+    def fail(_: list[str]) -> int:
+        raise raised
+
+    monkeypatch.setattr(entrance, "_run", fail)
+    assert main(["list"]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("vllm-ir: ")
+
+
+def test_an_error_that_is_not_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault inside a verb is not dressed up as a user's mistake."""
+
+    def fail(_: list[str]) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(entrance, "_run", fail)
+    with pytest.raises(ZeroDivisionError):
+        main(["list"])
+
+
+def test_a_reader_that_leaves_ends_it_quietly(site: Site) -> None:
+    """`vllm-ir VERB | head -1` prints one line and no complaint."""
+    site.add_verb("flood", "dist-flood", "def main(arguments):\n    while True:\n        print('drop')\n")
+    line = f"PYTHONPATH={site.folder} {sys.executable} -m vllm_ir flood | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("drop\n", "", 141)
