@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ir.generation import make_function
 from vllm_ir.names import RESERVED_PREFIX as PREFIX
-from vllm_ir.verdict import Unsupported
+from vllm_ir.verdict import NO_REASON, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ class Step:
         refused: called with a refusal, or with an answer that is no verdict.
         raised: called with what the predicate raised; returns the refusal.
         counted: called before the implementation runs; None counts nothing.
-        watched: whether `refused` wants plain refusals too, not only answers that are no verdict.
+        seen: reasons that `refused` need not hear again; None when it wants only answers that are no verdict.
     """
 
     function: Callable[..., Any]
@@ -38,7 +38,7 @@ class Step:
     refused: Callable[[object], None]
     raised: Callable[[Exception], Unsupported]
     counted: Callable[[], object] | None
-    watched: bool
+    seen: set[str] | None
 
     @property
     def conditional(self) -> bool:
@@ -71,6 +71,7 @@ def make_chain(
             f"{PREFIX}refused_{i}": step.refused,
             f"{PREFIX}raised_{i}": step.raised,
             f"{PREFIX}counted_{i}": step.counted,
+            f"{PREFIX}seen_{i}": step.seen,
         }
         lines += _step_lines(i, step, arguments, names, lead)
         if not step.conditional:
@@ -119,12 +120,18 @@ def _step_lines(i: int, step: Step, arguments: str, names: Sequence[str], lead: 
         f"{indent}if {PREFIX}answer is True:",
         *(f"{indent}    {line}" for line in run),
     ]
-    if not step.watched:
-        # An allocated refusal is the predicate's own cost; an answer that is no verdict must not pass unseen.
-        lines.append(f"{indent}if {PREFIX}answer is not False and type({PREFIX}answer) is not {PREFIX}Unsupported:")
-        indent += "    "
-    lines.append(f"{indent}{PREFIX}refused_{i}({PREFIX}answer)")
-    return lines
+    broken = f"type({PREFIX}answer) is not {PREFIX}Unsupported"
+    if step.seen is None:
+        # An answer that is no verdict must not pass unseen; what a plain refusal costs is the predicate's own.
+        lines.append(f"{indent}if {PREFIX}answer is not False and {broken}:")
+    else:
+        lines += [
+            f"{indent}if {PREFIX}answer is False:",
+            f"{indent}    if {PREFIX}no_reason not in {PREFIX}seen_{i}:",
+            f"{indent}        {PREFIX}refused_{i}({PREFIX}answer)",
+            f"{indent}elif {broken} or {PREFIX}answer.reason not in {PREFIX}seen_{i}:",
+        ]
+    return [*lines, f"{indent}    {PREFIX}refused_{i}({PREFIX}answer)"]
 
 
 def _handed(names: Sequence[str], copied: Sequence[str]) -> str:
@@ -139,5 +146,6 @@ def _scope(exhausted: Callable[..., Any]) -> dict[str, Any]:
     return {
         f"{PREFIX}Unsupported": Unsupported,
         f"{PREFIX}exhausted": exhausted,
+        f"{PREFIX}no_reason": NO_REASON,
         f"{PREFIX}contiguous": torch.contiguous_format,
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.errors import NoImplementation
-from vllm_ir.verdict import Explanation, Unsupported, Verdict
+from vllm_ir.verdict import NO_REASON, Explanation, Unsupported, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ def read_answer(answer: object) -> Unsupported | None:
     if answer is True:
         return None
     if answer is False:
-        return Unsupported("supports_args returned False")
+        return Unsupported(NO_REASON)
     if isinstance(answer, Unsupported):
         return answer
     name = type(answer).__name__

@@ -88,13 +88,19 @@ class Witness:
         entry: the candidate's place; a refusal by one that a user named is worth a warning.
         strict: raise instead.
         trace: log each refusal and selection.
+        counters: count each refusal.
+
+    Attributes:
+        seen: reasons that need not be told again; stays empty where each refusal counts.
     """
 
-    def __init__(self, ledger: Ledger, entry: Entry, *, strict: bool, trace: bool) -> None:
+    def __init__(self, ledger: Ledger, entry: Entry, *, strict: bool, trace: bool, counters: bool) -> None:
         self._ledger = ledger
         self._entry = entry
         self._strict = strict
         self._trace = trace
+        self._every = strict or trace or counters
+        self.seen: set[str] = set()
 
     def raised(self, error: Exception) -> Unsupported:
         """Return the refusal that an exception out of the predicate means.
@@ -126,6 +132,8 @@ class Witness:
         self._ledger.refuse(provider, reason)
         if self._trace:
             logger.debug("op %s: %s refuses: %s", op, provider, reason)
+        if not self._every:
+            self.seen.add(reason)
         if broken or self._entry.required:
             named = f", named by {self._entry.source}," if self._entry.required else ""
             self._ledger.warn_once(

@@ -6,6 +6,7 @@ Which of them runs is asked of an engine that stands above; an op knows neither 
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -272,6 +273,18 @@ class IrOp:
     def supported_providers(self) -> list[str]:
         """Return the providers whose implementation can run on this platform."""
         return [provider for provider, impl in self._impls.items() if impl.supported]
+
+    def save(self) -> tuple[dict[str, IrOpImpl], Callable[..., Any], Trial]:
+        """Return what `load` takes: implementations, fake, generator and tolerances."""
+        return dict(self._impls), self._fake, replace(self._trial, tolerances=dict(self._trial.tolerances))
+
+    def load(self, saved: tuple[dict[str, IrOpImpl], Callable[..., Any], Trial]) -> None:
+        """Put back what `save` returned."""
+        self._impls, self._fake, self._trial = saved
+
+    def strip(self) -> None:
+        """Forget every implementation but native."""
+        self._impls = {NATIVE: self._impls[NATIVE]}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy as the name, so that a model that holds an op can be copied and sent."""

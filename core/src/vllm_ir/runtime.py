@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir import dispatch, log, orders
@@ -30,6 +31,27 @@ if TYPE_CHECKING:
 
 EVERY_OP: Final = "*"
 """Stands for all ops in a wish that a layer has for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that a process was told and found, apart from its ops.
+
+    Attributes:
+        environment: the variables, or None before they are read.
+        settings: the settings file, or None before it is read.
+        landscape: what discovery found.
+        loader: what discovers providers.
+        wishes: what layers want for the whole process, by layer and op.
+        wrapping: whether tracers see torch ops.
+    """
+
+    environment: Environment | None
+    settings: Settings | None
+    landscape: Landscape
+    loader: Callable[[], object]
+    wishes: Mapping[tuple[Layer, str], Wish]
+    wrapping: Wrapping
 
 
 class Runtime:
@@ -89,6 +111,24 @@ class Runtime:
         """The machine: what discovery settled on, before that what can be seen without it."""
         found = self.landscape.platform
         return detect() if found is None else found
+
+    def save(self) -> State:
+        """Return what `restore` takes; ops and switchboards are not part of it."""
+        return State(
+            self._environment, self._settings, self.landscape, self._loader, dict(self._wishes), self.wrapping
+        )
+
+    def restore(self, state: State) -> None:
+        """Put back what `save` returned; the caller cools the ops."""
+        self._environment, self._settings, self.landscape = state.environment, state.settings, state.landscape
+        self._loader, self._wishes, self.wrapping = state.loader, dict(state.wishes), state.wrapping
+        self._rewrap()
+
+    def blank(
+        self, environment: Environment, settings: Settings, landscape: Landscape, loader: Callable[[], object]
+    ) -> State:
+        """Return a state in which nobody has asked for anything."""
+        return State(environment, settings, landscape, loader, {}, Wrapping())
 
     def load(self) -> None:
         """Discover providers if nobody has."""

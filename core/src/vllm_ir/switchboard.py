@@ -175,7 +175,7 @@ class Switchboard:
         if impl is None:
             msg = "a candidate without implementation reached a chain"
             raise ValueError(msg)
-        witness = Witness(self.ledger, candidate.entry, strict=mode.strict, trace=mode.trace)
+        witness = Witness(self.ledger, candidate.entry, strict=mode.strict, trace=mode.trace, counters=mode.counters)
         # On a machine whose only device is the CPU no tensor can be elsewhere: those on "meta" never come here.
         asks_device = impl.devices is not None and lead is not None and mode.device_type != "cpu"
         return Step(
@@ -186,7 +186,7 @@ class Switchboard:
             refused=witness.refused,
             raised=witness.raised,
             counted=witness.counted() if mode.counters or mode.trace else None,
-            watched=candidate.entry.required or mode.counters or mode.trace,
+            seen=witness.seen if candidate.entry.required or mode.counters or mode.trace else None,
         )
 
     def _switch(self) -> None:

@@ -6,8 +6,13 @@ Dispatch and explain both speak in these; who judges is `dispatch`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from vllm_ir.errors import BadValue
+
+
+NO_REASON: Final = "supports_args returned False"
+"""The reason of a predicate that gives none."""
 
 
 @dataclass(frozen=True, slots=True)

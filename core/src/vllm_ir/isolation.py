@@ -1,0 +1,69 @@
+"""A process state of its own for a test: fresh at the start, gone at the end, whatever was declared inside.
+
+Tests use it in place of patching; programs have no use for it, because graphs may hold an op that it removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from vllm_ir import runtime
+from vllm_ir.declare import forget_op
+from vllm_ir.environment import Environment
+from vllm_ir.landscape import Landscape
+from vllm_ir.observation import Ledger
+from vllm_ir.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from vllm_ir.runtime import Runtime
+
+
+@contextlib.contextmanager
+def isolated(
+    variables: Mapping[str, str] | None = None,
+    settings: Settings | None = None,
+    landscape: Landscape | None = None,
+    loader: Callable[[], object] | None = None,
+) -> Iterator[Runtime]:
+    """Give the process a fresh state, and its old one back at the end.
+
+    Args:
+        variables: the environment variables that hold; none when None.
+        settings: the settings file that holds; none when None.
+        landscape: what discovery found; nothing when None.
+        loader: what discovers providers at the first selection; nothing when None.
+
+    Yields:
+        the state. Ops that were registered before are there, with their native implementation only.
+
+    Raises:
+        MalformedVariable: a variable cannot be read.
+    """
+    state = runtime.current()
+    environment = Environment.read(variables or {})
+    kept = list(state.registry)
+    with state.lock:
+        saved = state.save()
+        members = {op.name: op.save() for op in kept}
+        state.restore(
+            state.blank(environment, settings or Settings(), landscape or Landscape(), loader or (lambda: None))
+        )
+        for op in kept:
+            op.strip()
+            state.board(op).ledger = Ledger(op.name)
+        state.cool()
+    try:
+        yield state
+    finally:
+        with state.lock:
+            for op in list(state.registry):
+                if op not in kept:
+                    forget_op(op)
+            for op in kept:
+                op.load(members[op.name])
+                state.board(op).ledger = Ledger(op.name)
+            state.restore(saved)
+            state.cool()
