@@ -68,6 +68,14 @@ class BrokenVerb(ProviderError):
         )
 
 
+class LoadingStopped(ConfigurationError):
+    """What the operator has to decide before any provider loads, as the process that tried to load told it."""
+
+    def __init__(self, *, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason, reason=reason)
+
+
 class UnknownName(ConfigurationError):
     """A name that is neither an op nor a provider."""
 
