@@ -1,0 +1,140 @@
+"""The default order of each op: who asks to be in it, merged by rank; what cannot stand there is dropped and recorded.
+
+Where `native` stands, and what users put before all of it, is left to `orders`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vllm_ir.names import NATIVE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from vllm_ir.platforms import Platform
+    from vllm_ir.plugins.records import DistributionRecord, ProviderRecord
+
+Orders = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A provider that somebody wanted in a default order and that cannot stand there.
+
+    Args:
+        op: the order's op.
+        provider: who was wanted.
+        wanted_by: the platform or distribution that wanted it.
+        reason: why it cannot.
+    """
+
+    op: str
+    provider: str
+    wanted_by: str
+    reason: str
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts as values that JSON can hold."""
+        return {"op": self.op, "provider": self.provider, "wanted_by": self.wanted_by, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Default orders by op, and what was left out of them."""
+
+    orders: Orders
+    dropped: tuple[Dropped, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who can stand in an order here: providers by name, as discovery left them."""
+
+    providers: Mapping[str, ProviderRecord] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, records: Iterable[DistributionRecord]) -> Standing:
+        """Return the providers of some distributions."""
+        return cls({each.name: each for record in records for each in record.providers})
+
+    def refuse(self, provider: str, op: str) -> str | None:
+        """Return why a provider cannot stand in an op's order, or None where it can."""
+        if provider == NATIVE:
+            return None
+        record = self.providers.get(provider)
+        if record is None:
+            return "it is not installed"
+        if record.failure is not None:
+            return record.failure.reason
+        if op not in record.ops:
+            return f"it has no implementation of {op}"
+        return dict(record.refused_ops).get(op)
+
+
+def of_distributions(
+    records: Iterable[DistributionRecord],
+    platform: Platform,
+    *,
+    compiling: bool,
+    at_run_time: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+) -> Merged:
+    """Return the orders that distributions ask for: a higher rank first, ties by the distribution's name.
+
+    Args:
+        records: the distributions.
+        platform: the machine.
+        compiling: whether the orders are for graphs that are being compiled.
+        at_run_time: what a distribution's hook said, by distribution, in place of its manifest's tables.
+    """
+    records = list(records)
+    standing = Standing.of(records)
+    wishes: list[tuple[str, str, str]] = []
+    for record in sorted(records, key=_rank):
+        said = (at_run_time or {}).get(record.name)
+        table = _written(record, platform, compiling=compiling) if said is None else said
+        wishes += [(op, provider, record.name) for op, names in table.items() for provider in names]
+    return _merge(wishes, standing)
+
+
+def of_platform(platform: Platform, records: Iterable[DistributionRecord], *, compiling: bool) -> Merged:
+    """Return the orders that an out-of-tree platform asks for; what it returns that is no order is dropped."""
+    try:
+        answer: Any = platform.get_default_ir_op_priority(compiling)
+    except TypeError:  # written without the argument, as vLLM's platforms are
+        answer = platform.get_default_ir_op_priority()
+    wishes = []
+    for op, names in dict(answer).items() if isinstance(answer, Mapping) or hasattr(answer, "keys") else ():
+        listed = names if isinstance(names, Sequence) and not isinstance(names, str) else (names,)
+        wishes += [(str(op), str(provider), f"platform {platform.name}") for provider in listed]
+    return _merge(wishes, Standing.of(records))
+
+
+def _rank(record: DistributionRecord) -> tuple[int, str]:
+    """Return what distributions are sorted by."""
+    return (-record.manifest.rank if record.manifest else 0, record.name)
+
+
+def _written(record: DistributionRecord, platform: Platform, *, compiling: bool) -> dict[str, list[str]]:
+    """Return the providers by op that a manifest's tables ask for on this machine."""
+    table: dict[str, list[str]] = {}
+    for provider in record.manifest.providers.values() if record.manifest else ():
+        for op, platforms in provider.defaults.of(compiling=compiling).items():
+            if platform.name in platforms:
+                table.setdefault(op, []).append(provider.name)
+    return table
+
+
+def _merge(wishes: Iterable[tuple[str, str, str]], standing: Standing) -> Merged:
+    """Return orders out of wishes, each provider once, without those that cannot stand there."""
+    orders: dict[str, list[str]] = {}
+    dropped = []
+    for op, provider, wanted_by in wishes:
+        reason = standing.refuse(provider, op)
+        if reason is not None:
+            dropped.append(Dropped(op=op, provider=provider, wanted_by=wanted_by, reason=reason))
+        elif provider not in orders.setdefault(op, []):
+            orders[op].append(provider)
+    return Merged({op: tuple(names) for op, names in orders.items() if names}, tuple(dropped))

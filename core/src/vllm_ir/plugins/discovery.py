@@ -1,0 +1,275 @@
+"""Finding and loading what is installed, once a process, and telling the runtime what came of it.
+
+A distribution that fails is a record of its kind; the others work. What stops everything is only what the operator
+has to decide: two distributions with one provider name, or a name in the allow list that is not installed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vllm_ir import runtime
+from vllm_ir.errors import DuplicatePlatform, InternalError, ProviderError
+from vllm_ir.landscape import Landscape
+from vllm_ir.log import logger
+from vllm_ir.names import NATIVE
+from vllm_ir.plugins import defaults, hooks, loading, records
+from vllm_ir.plugins.distributions import scan
+from vllm_ir.plugins.policy import DENY
+from vllm_ir.plugins.static import survey
+from vllm_ir.plugins.summary import summarise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vllm_ir.environment import Environment
+    from vllm_ir.platforms import Platform
+    from vllm_ir.plugins.defaults import Dropped, Merged
+    from vllm_ir.plugins.distributions import Installed
+    from vllm_ir.plugins.hooks import Hooks
+    from vllm_ir.plugins.loading import Session
+    from vllm_ir.plugins.records import DistributionRecord, ProviderRecord
+    from vllm_ir.plugins.requirements import Libraries
+    from vllm_ir.plugins.static import Survey
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What was found and loaded.
+
+    Args:
+        platform: the machine, as a distribution may have brought it.
+        distributions: one record each, the core first, then in the order of the path.
+        landscape: what the runtime needs of it.
+        hooks: the hooks of what is loaded, for warming up.
+        dropped: providers that a default order named and that cannot stand there.
+        doubts: sentences about the operator's lists that are no error but look like a mistake.
+        summary: one line, logged once and kept.
+    """
+
+    platform: Platform
+    distributions: tuple[DistributionRecord, ...]
+    landscape: Landscape
+    hooks: tuple[Hooks, ...]
+    dropped: tuple[Dropped, ...]
+    doubts: tuple[str, ...]
+    summary: str
+
+    @property
+    def providers(self) -> tuple[ProviderRecord, ...]:
+        """Every provider of every distribution."""
+        return tuple(provider for record in self.distributions for provider in record.providers)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what was found and of what failed: processes with the same one see the same."""
+        return records.digest(self.distributions)
+
+
+Finished = dict[str, "tuple[DistributionRecord, Session]"]
+"""Records and sessions of the distributions that are loaded, by name."""
+
+
+def discover(
+    environment: Environment,
+    platform: Platform,
+    installed: Sequence[Installed] | None = None,
+    libraries: Libraries | None = None,
+    finished: Finished | None = None,
+) -> Discovery:
+    """Load every distribution that may load, and return what came of each.
+
+    Args:
+        environment: the operator's lists.
+        platform: the machine as it can be seen without loading anything.
+        installed: the distributions; default: those on the path.
+        libraries: the libraries that providers may require; default: those on the path.
+        finished: what an earlier attempt has loaded, which stays; what this one loads is added.
+
+    Raises:
+        UnknownAllowed: the allow list names what is not installed.
+        DuplicateProvider: two distributions bring one provider.
+        DuplicatePlatform: two distributions bring a platform for this machine.
+    """
+    finished = {} if finished is None else finished
+    installed = scan() if installed is None else installed
+    first = survey(environment, platform, installed, libraries)
+    if first.conflicts:
+        raise first.conflicts[0]
+    sessions, failures, brought = _ask_for_platforms(first)
+    final = survey(environment, brought or platform, installed, libraries, platform_known=True)
+    undecided = {record.name: record for record in first.distributions}
+    broken = {name: loading.failed(undecided[name], error) for name, error in failures.items()}
+    outcome = _load(final, sessions, broken, finished)
+    _require_native(outcome)
+    return _conclude(final, outcome, [session for _, session in finished.values()])
+
+
+def _ask_for_platforms(first: Survey) -> tuple[dict[str, Session], dict[str, ProviderError], Platform | None]:
+    """Return the sessions that were opened for it, what failed, and the one platform that this machine is."""
+    sessions: dict[str, Session] = {}
+    failures: dict[str, ProviderError] = {}
+    answers: dict[str, Platform] = {}
+    for record in first.distributions:
+        if record.failure or record.manifest is None or record.manifest.platform is None:
+            continue
+        session = sessions[record.name] = loading.Session.begin(record, record.manifest)
+        try:
+            answer = session.platform()
+        except ProviderError as error:
+            failures[record.name] = error
+            continue
+        if answer is not None:
+            answers[record.name] = answer
+    if len(answers) > 1:
+        raise DuplicatePlatform(
+            platforms=[each.name for each in answers.values()], distributions=list(answers), variable=DENY
+        )
+    return sessions, failures, next(iter(answers.values()), None)
+
+
+def _load(
+    final: Survey, sessions: Mapping[str, Session], broken: Mapping[str, DistributionRecord], finished: Finished
+) -> dict[str, DistributionRecord]:
+    """Return the records of all distributions after loading what may load; those that add ops come first."""
+    outcome: dict[str, DistributionRecord] = {}
+    absent: dict[str, str] = {}
+    for record in sorted(final.distributions, key=_adds_no_ops):
+        if record.name in finished:
+            outcome[record.name] = finished[record.name][0]
+        elif record.name in broken or not _may_load(record) or record.manifest is None:
+            outcome[record.name] = broken.get(record.name, record)
+            if record.name in sessions:
+                sessions[record.name].abandon()
+        else:
+            session = sessions.get(record.name) or loading.Session.begin(record, record.manifest)
+            try:
+                outcome[record.name] = session.finish(record, final.platform, absent)
+                finished[record.name] = (outcome[record.name], session)
+            except ProviderError as error:
+                session.abandon()
+                outcome[record.name] = loading.failed(record, error)
+                logger.debug("%s", error, exc_info=error)
+        if record.name not in finished and record.manifest is not None:
+            absent.update(dict.fromkeys(record.manifest.adds_ops, f"{record.name}, which adds the op, is not loaded"))
+    return outcome
+
+
+def _require_native(outcome: Mapping[str, DistributionRecord]) -> None:
+    """Refuse to go on without the native functions: they are the fallback of everything.
+
+    Raises:
+        InternalError: they did not load.
+    """
+    for record in outcome.values():
+        for each in record.providers:
+            if each.name == NATIVE and each.reason is not None:
+                raise InternalError(what=f"Provider 'native' did not load: {each.reason}")
+
+
+def _adds_no_ops(record: DistributionRecord) -> bool:
+    """Sort distributions that add ops before those that only implement them."""
+    return not (record.manifest and record.manifest.adds_ops)
+
+
+def _may_load(record: DistributionRecord) -> bool:
+    """Tell whether there is a reason to import a distribution: a usable provider, or none at all but ops."""
+    return record.failure is None and (not record.providers or any(each.usable for each in record.providers))
+
+
+def _conclude(final: Survey, outcome: Mapping[str, DistributionRecord], sessions: list[Session]) -> Discovery:
+    """Return the discovery with everything that follows from the records."""
+    found = tuple(outcome[record.name] for record in final.distributions)
+    at_run_time = {each.record.name: each.priorities for each in sessions if each.priorities is not None}
+    merged: dict[tuple[str, bool], Merged] = {}
+    for compiling in (False, True):
+        merged["distributions", compiling] = defaults.of_distributions(
+            found,
+            final.platform,
+            compiling=compiling,
+            at_run_time={name: said[compiling] for name, said in at_run_time.items()},
+        )
+        merged["platform", compiling] = _of_platform(final.platform, found, compiling=compiling)
+    landscape = Landscape(
+        platform=final.platform,
+        provider_defaults={compiling: merged["distributions", compiling].orders for compiling in (False, True)},
+        platform_defaults={compiling: merged["platform", compiling].orders for compiling in (False, True)},
+        unusable={each.name: each.reason for record in found for each in record.providers if each.reason},
+        distributions={each.name: record.name for record in found for each in record.providers if each.usable},
+    )
+    return Discovery(
+        platform=final.platform,
+        distributions=found,
+        landscape=landscape,
+        hooks=tuple(each.hooks for each in sessions if each.hooks is not None),
+        dropped=tuple(dict.fromkeys(each for part in merged.values() for each in part.dropped)),
+        doubts=final.doubts,
+        summary=summarise(found),
+    )
+
+
+def _of_platform(platform: Platform, found: Sequence[DistributionRecord], *, compiling: bool) -> Merged:
+    """Return the orders that the platform asks for; one whose code raises asks for none."""
+    try:
+        merged: Merged = hooks.guard(
+            platform.name,
+            "get_default_ir_op_priority",
+            lambda: defaults.of_platform(platform, found, compiling=compiling),
+        )
+    except ProviderError as error:
+        logger.warning("%s", error, exc_info=error)
+        return defaults.Merged({})
+    return merged
+
+
+def load_providers() -> Discovery | None:
+    """Find and load what is installed, the first time; later calls return the same.
+
+    Threads wait for the one that loads. None is returned to a caller inside the loading itself, such as a provider
+    that calls an op while it is imported: it sees the process as it was before.
+
+    Raises:
+        UnknownAllowed: VLLM_IR_PROVIDERS names what is not installed.
+        DuplicateProvider: two distributions bring one provider.
+        DuplicatePlatform: two distributions bring a platform for this machine.
+    """
+    state = runtime.current()
+    found: Discovery | None = state.discovery.get(_load_into_runtime)
+    return found
+
+
+def providers() -> tuple[ProviderRecord, ...]:
+    """Return a record of every installed provider, loaded or not, with the reason where it is not usable.
+
+    Raises:
+        ConfigurationError: as `load_providers`.
+    """
+    found = load_providers()
+    return () if found is None else found.providers
+
+
+def show_summary() -> str | None:
+    """Log the summary line again, for a program that configured logging late, and return it; None before discovery."""
+    found: Discovery | None = runtime.current().discovery.result
+    if found is None:
+        return None
+    logger.info("%s", found.summary)
+    return found.summary
+
+
+def _load_into_runtime() -> Discovery:
+    """Discover, hand the runtime what came of it, and say it in one line."""
+    from vllm_ir import ops  # noqa: F401 - the core's own ops are registered before anybody implements them
+
+    state = runtime.current()
+    found = discover(state.environment, state.platform, finished=state.discovery.finished)
+    file = state.settings.file
+    found = replace(found, summary=summarise(found.distributions, str(file) if file is not None else None))
+    state.adopt(found.landscape)
+    for doubt in found.doubts:
+        logger.warning("%s", doubt)
+    for each in found.dropped:
+        logger.debug("default order of %s: %s left out: %s", each.op, each.provider, each.reason)
+    logger.info("%s", found.summary)
+    return found
