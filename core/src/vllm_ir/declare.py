@@ -120,11 +120,12 @@ class Staging:
                         fit(state.registry.get(impl.op_name), impl)
             except BaseException:
                 for op, _, binding in self.bound:
-                    torch_binding.unbind(binding)
+                    if state.retired.get(op.name) is not binding:
+                        torch_binding.unbind(binding)
                     vars(op).pop("torch_op", None)
                 raise
             for op, board, binding in self.bound:
-                board.binding = binding
+                board.binding = state.retired.pop(op.name, binding)
                 state.install(op, board)
             for impl in self.implementations:
                 op = state.registry.get(impl.op_name)
@@ -279,7 +280,9 @@ def bind_op(op: IrOp) -> tuple[IrOp, Switchboard, torch_binding.Binding]:
 
     board = Switchboard(op, state.warm, failed, exhausted)
     inplace = board.inplace
-    binding = torch_binding.bind(op.declaration, board.default.kernel, inplace.kernel if inplace else None, op.run_fake)
+    retired = state.retired.get(op.name)
+    kernels = (board.default.kernel, inplace.kernel if inplace else None)
+    binding = torch_binding.bind(op.declaration, *kernels, op.run_fake, retired)
     op.torch_op = binding.default
     board.default.connect(binding.default)
     if isinstance(op, IrOpInplace) and inplace is not None and binding.maybe_inplace is not None:
@@ -289,10 +292,9 @@ def bind_op(op: IrOp) -> tuple[IrOp, Switchboard, torch_binding.Binding]:
 
 
 def forget_op(op: IrOp) -> None:
-    """Take an op out of the registry and out of torch; for tests, since graphs may hold its overloads."""
-    board = runtime.current().uninstall(op)
-    if isinstance(board.binding, torch_binding.Binding):
-        torch_binding.unbind(board.binding)
+    """Take an op out of the registry; for tests. Torch keeps its name and schema, for graphs may hold its overloads."""
+    state = runtime.current()
+    state.retired[op.name] = state.uninstall(op).binding
 
 
 def check_op_name(op: IrOp, staging: Staging | None) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_ir import dispatch, log, orders
 from vllm_ir.environment import Environment
 from vllm_ir.landscape import Landscape
+from vllm_ir.once import Once
 from vllm_ir.platforms import detect
 from vllm_ir.priority import FLAG, Layer, Wish, parse_text, read_providers
 from vllm_ir.registry import Registry
@@ -60,11 +61,14 @@ class Runtime:
     Attributes:
         registry: ops by name.
         landscape: what discovery found.
+        retired: what torch still holds of ops that were forgotten, by name.
+        discovery: all that it found, done once; the level above does it and knows its type.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.registry = Registry()
+        self.retired: dict[str, Any] = {}
         self.landscape = Landscape()
         self._loader: Callable[[], object] = lambda: None
         self._environment: Environment | None = None
@@ -73,6 +77,7 @@ class Runtime:
         self._boards: dict[str, Switchboard] = {}
         self.wrapping = Wrapping()
         self.staging: ContextVar[object] = ContextVar("vllm_ir.staging", default=None)
+        self.discovery: Once[Any] = Once()
 
     # What the process was started with.
 
@@ -114,9 +119,7 @@ class Runtime:
 
     def save(self) -> State:
         """Return what `restore` takes; ops and switchboards are not part of it."""
-        return State(
-            self._environment, self._settings, self.landscape, self._loader, dict(self._wishes), self.wrapping
-        )
+        return State(self._environment, self._settings, self.landscape, self._loader, dict(self._wishes), self.wrapping)
 
     def restore(self, state: State) -> None:
         """Put back what `save` returned; the caller cools the ops."""

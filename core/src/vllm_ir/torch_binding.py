@@ -13,7 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from vllm_ir.errors import RetiredOp
+from vllm_ir.generation import make_function
 from vllm_ir.gradient import make_backward, save_inputs
+from vllm_ir.names import RESERVED_PREFIX as PREFIX
+from vllm_ir.signature import REQUIRED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,23 +34,28 @@ CLASHING_NAMESPACE: Final = "vllm_ir_core"
 """Where an op lives that the installed vLLM defines too: two definitions of one torch op end the process."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Binding:
     """What torch holds of one op.
+
+    Torch keeps an op until the process ends, because graphs and caches hold it, and undoing a definition that was
+    used ends in a crash. So a binding can be filled anew, but is never undone once an op has been called.
 
     Attributes:
         library: keeps the definitions alive.
         namespace: where the op lives in torch.ops.
-        name: the op's name.
+        declaration: the op that fills it.
         default: the functional overload.
         maybe_inplace: the overload that donates the activations, or None.
+        slots: what the functions that torch holds lead to.
     """
 
     library: torch.library.Library
     namespace: str
-    name: str
+    declaration: OpDeclaration
     default: OpOverload
     maybe_inplace: OpOverload | None
+    slots: dict[str, Callable[..., Any]]
 
 
 def bind(
@@ -54,6 +63,7 @@ def bind(
     kernel: Callable[..., Any],
     inplace_kernel: Callable[..., Any] | None,
     fake: Callable[..., Any],
+    retired: Binding | None = None,
 ) -> Binding:
     """Define an op in torch, all of it or nothing.
 
@@ -62,33 +72,54 @@ def bind(
         kernel: runs `default` on real tensors.
         inplace_kernel: runs `maybe_inplace` on real tensors; None without one.
         fake: runs both on fake and meta tensors.
+        retired: what torch still holds of an op of that name that was forgotten.
+
+    Raises:
+        RetiredOp: torch still holds an op of that name with another schema.
     """
     import torch
 
+    slots = {"kernel": kernel, "inplace_kernel": inplace_kernel or kernel, "fake": fake, "native": declaration.native}
+    if retired is not None:
+        old = retired.declaration
+        if (old.schema, old.inplace_schema) != (declaration.schema, declaration.inplace_schema):
+            raise RetiredOp(op=declaration.name, got=declaration.schema, wanted=old.schema)
+        retired.slots.update(slots)
+        retired.declaration = declaration
+        return retired
     space = namespace(declaration.name)
     library = torch.library.Library(space, "FRAGMENT")
     qualified = f"{space}::{declaration.name}"
     try:
         library.define(declaration.name + declaration.schema)
         # CompositeExplicitAutograd: one kernel for every backend, not decomposed before AOTAutograd has seen the op.
-        library.impl(declaration.name, kernel, "CompositeExplicitAutograd")
-        torch.library.register_fake(qualified, fake, lib=library)
-        torch.library.register_autograd(
-            qualified, make_backward(declaration.native), setup_context=save_inputs, lib=library
-        )
+        library.impl(declaration.name, _through(slots, "kernel", declaration), "CompositeExplicitAutograd")
+        torch.library.register_fake(qualified, _through(slots, "fake", declaration), lib=library)
+        native = _through(slots, "native", declaration)
+        torch.library.register_autograd(qualified, make_backward(native), setup_context=save_inputs, lib=library)
         default = getattr(getattr(torch.ops, space), declaration.name).default
-        inplace = None
-        if inplace_kernel is not None:
-            inplace = _bind_inplace(library, declaration, inplace_kernel, fake, default)
+        inplace = None if inplace_kernel is None else _bind_inplace(library, declaration, slots, default)
     except BaseException:
         _undefine(library, space, declaration.name)
         raise
-    return Binding(library, space, declaration.name, default, inplace)
+    return Binding(library, space, declaration, default, inplace, slots)
 
 
 def unbind(binding: Binding) -> None:
-    """Remove an op from torch; graphs that hold its overloads must be gone."""
-    _undefine(binding.library, binding.namespace, binding.name)
+    """Undo a definition; for one whose op was never called."""
+    _undefine(binding.library, binding.namespace, binding.declaration.name)
+
+
+def _through(slots: dict[str, Callable[..., Any]], slot: str, declaration: OpDeclaration) -> Callable[..., Any]:
+    """Return a function with the op's signature that runs what a slot holds."""
+    parameters = ", ".join(
+        p.name if p.default is REQUIRED else f"{p.name}={PREFIX}default_{p.name}"
+        for p in declaration.signature.parameters
+    )
+    name = f"{declaration.name}_{slot}_slot"
+    source = f"def {name}({parameters}):\n    return {PREFIX}slots[{slot!r}]({', '.join(declaration.signature.names)})"
+    scope: dict[str, Any] = {f"{PREFIX}default_{p.name}": p.default for p in declaration.signature.parameters}
+    return make_function(source, name, {**scope, f"{PREFIX}slots": slots})
 
 
 def namespace(op: str) -> str:
@@ -131,8 +162,7 @@ def _registered_name(function: ast.FunctionDef, decorator: ast.expr) -> str | No
 def _bind_inplace(
     library: torch.library.Library,
     declaration: OpDeclaration,
-    kernel: Callable[..., Any],
-    fake: Callable[..., Any],
+    slots: dict[str, Callable[..., Any]],
     default: OpOverload,
 ) -> OpOverload:
     """Define the overload that donates the activations, and return it."""
@@ -140,7 +170,8 @@ def _bind_inplace(
 
     name = f"{declaration.name}.maybe_inplace"
     library.define(name + declaration.inplace_schema)
-    library.impl(name, kernel, "CompositeExplicitAutograd")
+    library.impl(name, _through(slots, "inplace_kernel", declaration), "CompositeExplicitAutograd")
+    fake = _through(slots, "fake", declaration)
     torch.library.register_fake(f"{library.ns}::{name}", fake, lib=library)
     overload: OpOverload = getattr(torch.ops, library.ns).__getattr__(declaration.name).maybe_inplace
 

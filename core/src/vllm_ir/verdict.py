@@ -10,7 +10,6 @@ from typing import Final
 
 from vllm_ir.errors import BadValue
 
-
 NO_REASON: Final = "supports_args returned False"
 """The reason of a predicate that gives none."""
 

@@ -3,12 +3,12 @@
 IrError
 ├── DeclarationError (ValueError)    an author's mistake: BadName, ReservedName, BadSignature, KeywordOnlyParameter,
 │                                    SchemaMismatch, PredicateMismatch, BadValue, UnknownActivation, InplaceOutputs,
-│                                    InplaceNotAllowed, DuplicateOp, DuplicateImplementation, TornDeclaration,
+│                                    InplaceNotAllowed, DuplicateOp, DuplicateImplementation, TornDeclaration, RetiredOp,
 │                                    MissingGenerator, MissingTolerance
 ├── ConfigurationError (ValueError)  a user's mistake: UnknownOp, UnknownProvider, ProviderLacksOp,
 │                                    UnusableProvider, MalformedPriority, MalformedVariable, MalformedSettings;
 │                                    on the command line UnknownVerb, DuplicateVerb, DeniedVerb, UnknownName,
-│                                    MalformedArguments, UnknownArgument, MissingArgument
+│                                    MalformedArguments, UnknownArgument, MissingArgument, LoadingStopped
 ├── SelectionError (RuntimeError)    nothing may run: NoImplementation, RefusedArguments, PredicateFailed
 ├── CallError (TypeError)            a wrong call: WrongArgument, WrongCall
 ├── ProviderError (RuntimeError)     a distribution that did not load, one class a kind of failure; ManifestError is
@@ -34,6 +34,7 @@ from vllm_ir.errors.cli import (
     BrokenVerb,
     DeniedVerb,
     DuplicateVerb,
+    LoadingStopped,
     MalformedArguments,
     MissingArgument,
     UnknownArgument,
@@ -62,6 +63,7 @@ from vllm_ir.errors.declaration import (
     MissingTolerance,
     PredicateMismatch,
     ReservedName,
+    RetiredOp,
     SchemaMismatch,
     TornDeclaration,
     UnknownActivation,
@@ -131,6 +133,7 @@ __all__ = [
     "IrError",
     "IrWarning",
     "KeywordOnlyParameter",
+    "LoadingStopped",
     "MalformedArguments",
     "MalformedPriority",
     "MalformedSettings",
@@ -159,6 +162,7 @@ __all__ = [
     "ProviderLacksOp",
     "RefusedArguments",
     "ReservedName",
+    "RetiredOp",
     "SchemaMismatch",
     "SelectionError",
     "TornDeclaration",

@@ -16,8 +16,7 @@ class UnknownOp(ConfigurationError, AttributeError):
     def __init__(self, *, op: str, known: Sequence[str], layer: str | None = None) -> None:
         self.op, self.known, self.layer = op, tuple(known), layer
         super().__init__(
-            f"{_by(layer)}op {op!r} is not registered (registered ops: {listed(known)})."
-            f"{did_you_mean(op, known)}",
+            f"{_by(layer)}op {op!r} is not registered (registered ops: {listed(known)}).{did_you_mean(op, known)}",
             op=op,
             known=tuple(known),
             layer=layer,

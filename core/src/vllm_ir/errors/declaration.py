@@ -95,9 +95,7 @@ class BadValue(DeclarationError):
 
     def __init__(self, *, who: str, field: str, got: str, wanted: str) -> None:
         self.who, self.field, self.got, self.wanted = who, field, got, wanted
-        super().__init__(
-            f"{who}: {field} is {got}, wanted {wanted}.", who=who, field=field, got=got, wanted=wanted
-        )
+        super().__init__(f"{who}: {field} is {got}, wanted {wanted}.", who=who, field=field, got=got, wanted=wanted)
 
 
 class UnknownActivation(DeclarationError):
@@ -180,6 +178,20 @@ class TornDeclaration(DeclarationError):
             op=op,
             provider=provider,
             declared=declared,
+        )
+
+
+class RetiredOp(DeclarationError):
+    """An op whose name torch still holds for one that was forgotten, with another schema."""
+
+    def __init__(self, *, op: str, got: str, wanted: str) -> None:
+        self.op, self.got, self.wanted = op, got, wanted
+        super().__init__(
+            f"Op {op!r} was registered before in this process with the schema {wanted}, got {got}. Torch keeps an op's"
+            " schema until the process ends; choose another name.",
+            op=op,
+            got=got,
+            wanted=wanted,
         )
 
 

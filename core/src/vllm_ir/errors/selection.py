@@ -16,7 +16,9 @@ class NoImplementation(SelectionError):
     def __init__(self, *, op: str, refusals: Sequence[tuple[str, str]], batch_invariant: bool = False) -> None:
         self.op, self.refusals, self.batch_invariant = op, tuple(refusals), batch_invariant
         why = "; ".join(f"{provider}: {reason}" for provider, reason in refusals) or "there is no candidate"
-        mode = " VLLM_BATCH_INVARIANT=1 admits only implementations declared batch-invariant." if batch_invariant else ""
+        mode = (
+            " VLLM_BATCH_INVARIANT=1 admits only implementations declared batch-invariant." if batch_invariant else ""
+        )
         super().__init__(
             f"No implementation of op {op!r} may run: {why}.{mode} Install a provider that can, or change the"
             " priority; `vllm-ir explain " + op + "` shows every candidate.",
