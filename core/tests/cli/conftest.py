@@ -21,15 +21,19 @@ summary = "A provider made for a test."
 [providers.{provider}.platforms]
 {platform} = {{}}
 [providers.{provider}.ops.rms_norm]
+"""
+
+DEFAULT = """
 [providers.{provider}.default.eager]
-rms_norm = [{default}]
+rms_norm = ["{platform}"]
 """
 
 HOOKS = """
+from torch import Tensor
 from vllm_ir import hookimpl, implements
 
 @implements("rms_norm", provider="{provider}")
-def rms_norm(x, weight, epsilon, variance_size=None):
+def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
     return x.clone()
 
 @hookimpl
@@ -62,10 +66,11 @@ class Site:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
 
-    def add_provider(self, provider: str, *, platform: str = "cpu", hooks: str = HOOKS, default: str = "") -> None:
+    def add_provider(self, provider: str, *, platform: str = "cpu", hooks: str = HOOKS, default: bool = False) -> None:
         """Write a distribution `dist-<provider>` that brings one provider of `rms_norm`."""
         package = f"pack_{provider}"
-        manifest = MANIFEST.format(provider=provider, platform=platform, default=default)
+        template = MANIFEST + DEFAULT if default else MANIFEST
+        manifest = template.format(provider=provider, platform=platform)
         self.add(
             f"dist-{provider}",
             {"vllm_ir.providers": f"{provider} = {package}.hooks"},

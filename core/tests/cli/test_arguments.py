@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from importlib.util import find_spec
 
 import pytest
@@ -10,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm_ir.cli.arguments import DTYPES, TensorSpec, parse, realise
 from vllm_ir.errors import MalformedArguments, MissingArgument, UnknownArgument
+from vllm_ir.signature import Signature
 
 
 def rms_norm(x: object, weight: object, epsilon: float, variance_size: int | None = None) -> None:
     """Stand in for an op's native function."""
 
 
-SIGNATURE = inspect.signature(rms_norm)
+SIGNATURE = Signature.read(rms_norm, "a test")
 
 
 def test_tensors_numbers_and_words() -> None:
@@ -93,7 +93,9 @@ def test_tensors_are_made_in_the_order_of_the_parameters() -> None:
     x, weight, epsilon, variance_size = realise("rms_norm", SIGNATURE, arguments, "cpu")
     assert (x.dtype, tuple(x.shape)) == (torch.bfloat16, (2, 3))
     assert (weight, epsilon, variance_size) == (None, 0.5, None)
-    (positions,) = realise("op", inspect.signature(lambda positions: positions), parse("positions=i64[3]"), "cpu")
+    (positions,) = realise(
+        "op", Signature.read(lambda positions: positions, "a test"), parse("positions=i64[3]"), "cpu"
+    )
     assert torch.equal(positions, torch.zeros(3, dtype=torch.int64))
 
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.errors import MalformedArguments, MissingArgument, UnknownArgument, did_you_mean
+from vllm_ir.signature import REQUIRED
 
 if TYPE_CHECKING:
-    import inspect
     from collections.abc import Mapping
 
     import torch
+
+    from vllm_ir.signature import Signature
 
 DTYPES: Final = {
     "f64": "float64",
@@ -113,7 +115,7 @@ def _sizes(text: str, name: str, sizes: str) -> tuple[int, ...]:
 
 
 def realise(
-    op: str, signature: inspect.Signature, arguments: Mapping[str, object], device: torch.device | str
+    op: str, signature: Signature, arguments: Mapping[str, object], device: torch.device | str
 ) -> tuple[Any, ...]:
     """Return the values of every parameter of an op, in order.
 
@@ -127,14 +129,14 @@ def realise(
         UnknownArgument: a name that the op does not have.
         MissingArgument: a parameter without default that is not given.
     """
-    parameters = signature.parameters
+    names = [parameter.name for parameter in signature.parameters]
     for name in arguments:
-        if name not in parameters:
-            raise UnknownArgument(op=op, argument=name, known=list(parameters))
-    missing = [name for name, one in parameters.items() if one.default is one.empty and name not in arguments]
+        if name not in names:
+            raise UnknownArgument(op=op, argument=name, known=names)
+    given = {one.name: arguments.get(one.name, one.default) for one in signature.parameters}
+    missing = [name for name, value in given.items() if value is REQUIRED]
     if missing:
         raise MissingArgument(op=op, missing=missing)
-    given = {name: arguments.get(name, one.default) for name, one in parameters.items()}
     return tuple(_tensor(value, device) if isinstance(value, TensorSpec) else value for value in given.values())
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ir.cli import output
 from vllm_ir.cli.meaning import read_meaning
-from vllm_ir.environment import Environment
-from vllm_ir.names import NATIVE
 from vllm_ir.platforms import detect
+from vllm_ir.plugins.forecast import declared_ops
 from vllm_ir.plugins.static import survey
+from vllm_ir.runtime import current
 
 if TYPE_CHECKING:
     from vllm_ir.plugins.manifest import OpManifest, ProviderManifest
@@ -22,30 +22,15 @@ if TYPE_CHECKING:
 
 def survey_here() -> Survey:
     """Return what is installed, judged for this machine, after any doubts about the operator's lists on stderr."""
-    found = survey(Environment.read(), detect())
+    found = survey(current().environment, detect())
     for doubt in found.doubts:
         output.complain(doubt)
     return found
 
 
-def known_ops(found: Survey) -> dict[str, str | None]:
-    """Return the ops that any manifest names, each with the distribution that declares it, None where none does."""
-    ops: dict[str, str | None] = {}
-    for one in found.distributions:
-        adds = one.manifest.adds_ops if one.manifest else ()
-        for each in one.providers:
-            for op in each.manifest.ops if each.manifest else ():
-                ops.setdefault(op, None)
-                if each.name == NATIVE and each.manifest:
-                    ops[op] = one.name
-        for op in adds:
-            ops[op] = ops.get(op) or one.name
-    return ops
-
-
 def describe_op(op: str, found: Survey) -> dict[str, Any]:
     """Return everything that files tell of an op."""
-    declarer = known_ops(found)[op]
+    declarer = declared_ops(found)[op]
     package = next((one.module.partition(".")[0] for one in found.distributions if one.name == declarer), None)
     meaning = read_meaning(op, package) if package else None
     return {

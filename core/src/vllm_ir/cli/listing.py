@@ -9,6 +9,7 @@ import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from vllm_ir import errors
 from vllm_ir.cli import output
 from vllm_ir.cli.facts import survey_here
 
@@ -192,3 +193,19 @@ def read() -> Inventory:
     """Return what files tell; nothing is imported."""
     found = survey_here()
     return Inventory(found.platform.describe(), tuple(record.describe() for record in found.distributions))
+
+
+def load() -> Inventory:
+    """Return what a child process finds when it loads every provider.
+
+    Raises:
+        LoadingStopped: the operator's lists, or two distributions with one name, stop it.
+    """
+    from vllm_ir.plugins.probe import load_in_child
+
+    found = load_in_child()
+    if "error" not in found:
+        return Inventory(found["platform"], tuple(found["distributions"]))
+    if issubclass(getattr(errors, found["error_class"], Exception), errors.ConfigurationError):
+        raise errors.LoadingStopped(reason=found["error"])
+    raise errors.InternalError(what=found["error"])

@@ -6,8 +6,9 @@ import argparse
 from typing import Any
 
 from vllm_ir.cli import output
-from vllm_ir.cli.facts import describe_op, describe_provider, known_ops, survey_here
+from vllm_ir.cli.facts import describe_op, describe_provider, survey_here
 from vllm_ir.errors import UnknownName
+from vllm_ir.plugins.forecast import declared_ops
 
 
 def run(arguments: list[str]) -> int:
@@ -19,7 +20,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print an object for programs")
     options = parser.parse_args(arguments)
     found = survey_here()
-    ops = known_ops(found)
+    ops = declared_ops(found)
     providers = [(one, each) for one in found.distributions for each in one.providers if each.name == options.name]
     if not providers and options.name not in ops:
         names = [each.name for each in found.providers]

@@ -1,0 +1,194 @@
+"""`vllm-ir explain OP`: every candidate in order, who put it there, and why it does or does not run.
+
+Live, the real predicates are asked with real tensors, and nothing is computed. `--static` asks files alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vllm_ir.cli import output
+from vllm_ir.cli.arguments import parse, realise
+from vllm_ir.cli.listing import describe_platform
+from vllm_ir.errors import ConfigurationError
+from vllm_ir.priority import Layer, parse_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vllm_ir.verdict import Explanation, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is shown.
+
+    Attributes:
+        explanation: the candidates and their verdicts.
+        platform: facts of the machine.
+        arguments: the arguments that predicates saw, as text; None where none were asked.
+        doubts: sentences about what this answer cannot know.
+        problem: the error that a run would stop with, or None.
+    """
+
+    explanation: Explanation
+    platform: dict[str, Any]
+    arguments: str | None
+    doubts: tuple[str, ...]
+    problem: ConfigurationError | None
+
+
+def run(arguments: list[str]) -> int:
+    """Run `vllm-ir explain` and return its exit code."""
+    lists, rest = parse_arguments(arguments)
+    parser = argparse.ArgumentParser(
+        prog="vllm-ir explain",
+        description="Show which kernel an op runs, who decided that, and why the others do not.",
+        epilog="--ir-op-priority.<op>=a,b puts providers first, as for any host.",
+    )
+    parser.add_argument("op", help="name of the op")
+    parser.add_argument(
+        "--args", metavar="SPEC", help="the call's arguments: x=bf16[4,64],weight=bf16[64],epsilon=1e-6"
+    )
+    parser.add_argument("--static", action="store_true", help="from files alone; no provider and no torch is imported")
+    parser.add_argument("--compiling", action="store_true", help="for a graph that Inductor compiles")
+    parser.add_argument("--json", action="store_true", help="print an object for programs")
+    options = parser.parse_args(rest)
+    if options.static and options.args is not None:
+        parser.error("--args are judged by a provider's code, which --static does not import; leave one of them out")
+    answer = (
+        _forecast(options.op, lists, compiling=options.compiling)
+        if options.static
+        else _ask(options.op, options.args, lists, compiling=options.compiling)
+    )
+    if options.json:
+        _print_json(answer, static=options.static)
+    else:
+        _print_table(answer)
+    if answer.problem is not None:
+        output.complain(f"a run would stop here. {answer.problem}")
+        return 2
+    return 0 if answer.explanation.selected else 1
+
+
+def _forecast(op: str, lists: Mapping[str, Sequence[str]], *, compiling: bool) -> Answer:
+    """Return what files tell."""
+    from vllm_ir.cli.facts import survey_here
+    from vllm_ir.plugins.forecast import forecast
+    from vllm_ir.runtime import current
+
+    found, state = survey_here(), current()
+    told = forecast(op, found, state.environment, state.settings, lists, compiling=compiling)
+    return Answer(told.explanation, found.platform.describe(), None, told.doubts, told.problem)
+
+
+def _ask(op: str, spec: str | None, lists: Mapping[str, Sequence[str]], *, compiling: bool) -> Answer:
+    """Return what the process itself answers, with every provider loaded."""
+    from vllm_ir.config import IrOpPriorityConfig
+    from vllm_ir.reporting import explain
+    from vllm_ir.runtime import current
+
+    written = None if spec is None else parse(spec)
+    state = current()
+    state.load()
+    target = state.registry.get(op)
+    IrOpPriorityConfig(lists).apply(Layer.COMMAND_LINE)
+    device = state.platform.device_type
+    given = (
+        target.generate_inputs(num_tokens=4, device=device)
+        if written is None
+        else realise(op, target.declaration.signature, written, device)
+    )
+    told = explain(target, *given, compiling=compiling)
+    return Answer(
+        told, state.platform.describe(), in_words(target.declaration.signature.names, given), (), _problem(op)
+    )
+
+
+def _problem(op: str) -> ConfigurationError | None:
+    """Return the error that the first call of an op would stop with, or None."""
+    from vllm_ir.runtime import current
+
+    state = current()
+    try:
+        state.check_names()
+        target = state.registry.get(op)
+        state.check(target, state.candidates(target))
+    except ConfigurationError as error:
+        return error
+    return None
+
+
+def in_words(names: Sequence[str], values: Sequence[Any]) -> str:
+    """Return arguments as `--args` takes them."""
+    return ",".join(f"{name}={_word(value)}" for name, value in zip(names, values, strict=True))
+
+
+def _word(value: Any) -> str:
+    """Return one argument as `--args` takes it."""
+    if hasattr(value, "dtype"):
+        return f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.shape))}]"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _print_json(answer: Answer, *, static: bool) -> None:
+    """Print the answer for programs."""
+    told = answer.explanation
+    output.emit_json(
+        {
+            "op": told.op,
+            "static": static,
+            "compiling": told.compiling,
+            "platform": answer.platform,
+            "arguments": answer.arguments,
+            "selected": told.selected,
+            "candidates": [
+                {
+                    "provider": each.provider,
+                    "layer": each.layer or None,
+                    "accepted": each.accepted,
+                    "selected": each.selected,
+                    "reason": each.reason,
+                }
+                for each in told.verdicts
+            ],
+            "doubts": list(answer.doubts),
+            "error": str(answer.problem) if answer.problem else None,
+        }
+    )
+
+
+def _print_table(answer: Answer) -> None:
+    """Print the answer for a person."""
+    told = answer.explanation
+    mode = "compiling" if told.compiling else "eager"
+    output.print_text(f"{told.op}, {mode}, on {describe_platform(answer.platform)}", output.DIM)
+    if answer.arguments:
+        output.print_text(f"asked with {answer.arguments}", output.DIM, indent=2)
+    print()
+    rows = [_row(number, each) for number, each in enumerate(told.verdicts, 1)]
+    output.print_table(("", "provider", "put there by", "verdict"), rows)
+    if answer.doubts:
+        print()
+    for doubt in answer.doubts:
+        output.print_text(f"  {doubt}", output.DOUBTFUL, indent=4)
+    if not told.selected and answer.problem is None:
+        print()
+        output.print_text("Nothing may run: every candidate refuses.", output.BAD)
+
+
+def _row(number: int, each: Verdict) -> tuple[output.Cell, ...]:
+    """Return the cells of one candidate."""
+    word, style = ("runs", output.GOOD) if each.selected else ("may run", output.PLAIN)
+    if not each.accepted:
+        word, style = "no", output.DOUBTFUL
+    if each.accepted and not each.selected and each.reason and each.reason.startswith("not reached"):
+        word = "stands by"
+    return (
+        (">" if each.selected else str(number), output.BOLD if each.selected else output.DIM),
+        (each.provider, output.BOLD),
+        (each.layer or "no list", output.PLAIN),
+        (f"{word}: {each.reason}" if each.reason else word, style),
+    )

@@ -1,0 +1,187 @@
+"""`vllm-ir explain`: the order, who put each there, the verdicts; from files, and from the process itself."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from core.tests.cli.conftest import Site
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="a live answer needs torch, which is not here")
+
+PICKY = """
+from torch import Tensor
+from vllm_ir import Unsupported, hookimpl, implements
+
+def accepts(x, weight, epsilon, variance_size=None):
+    return True if weight is None else Unsupported("takes no weight")
+
+@implements("rms_norm", provider="{provider}", supports_args=accepts)
+def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
+    raise SystemExit("explain ran a kernel")
+
+@hookimpl
+def vllm_ir_implementations(platform):
+    return [rms_norm]
+"""
+
+
+def rows(text: str) -> list[tuple[str, str | None, bool, bool]]:
+    """Return the candidates of a JSON answer that these tests know: provider, layer, accepted, selected."""
+    known = {"native", "good", "spare", "picky"}
+    candidates: list[dict[str, Any]] = json.loads(text)["candidates"]
+    return [
+        (each["provider"], each["layer"], each["accepted"], each["selected"])
+        for each in candidates
+        if each["provider"] in known
+    ]
+
+
+@pytest.fixture
+def layers(site: Site) -> Site:
+    """Give providers that three layers put into the order."""
+    site.add_provider("good")
+    site.add_provider("spare", default=True)
+    site.add_provider("picky", hooks=PICKY)
+    (site.folder / "vllm-ir.toml").write_text('[op-priority]\nrms_norm = ["good"]\n', encoding="utf-8")
+    return site
+
+
+ORDER = [
+    ("picky", "--ir-op-priority", True, True),
+    ("good", "vllm-ir.toml", True, False),
+    ("spare", "provider default", True, False),
+    ("native", "built-in", True, False),
+]
+
+
+def test_files_tell_the_order_with_the_layer_of_each_entry(layers: Site) -> None:
+    """Command line before file before default before native."""
+    done = layers.run("explain", "rms_norm", "--static", "--json", "--ir-op-priority.rms_norm=picky")
+    assert done.returncode == 0, done.stderr
+    assert rows(done.stdout) == ORDER
+    assert json.loads(done.stdout)["selected"] == "picky"
+
+
+@needs_torch
+def test_a_live_answer_has_the_same_order(layers: Site) -> None:
+    """What files told is what the process does, where the predicate agrees."""
+    arguments = ["--args", "x=f32[2,4],weight=none,epsilon=1e-6"]
+    done = layers.run("explain", "rms_norm", *arguments, "--json", "--ir-op-priority.rms_norm", "picky")
+    assert done.returncode == 0, done.stderr
+    assert rows(done.stdout) == ORDER
+    assert json.loads(done.stdout)["arguments"] == "x=float32[2,4],weight=none,epsilon=1e-06,variance_size=none"
+
+
+@needs_torch
+def test_a_live_answer_asks_the_predicate_and_runs_no_kernel(layers: Site) -> None:
+    """With a weight the first one refuses, in its own words, and the next takes the call."""
+    done = layers.run("explain", "rms_norm", "--ir-op-priority.rms_norm=picky")
+    assert done.returncode == 0, done.stderr
+    assert "takes no weight" in done.stdout
+    lines = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert [">", "good"] in lines
+
+
+def test_the_environment_is_a_layer(layers: Site) -> None:
+    """The variable's own name stands beside what it put there."""
+    done = layers.run("explain", "rms_norm", "--static", "--json", VLLM_IR_OP_PRIORITY="rms_norm=spare")
+    assert rows(done.stdout)[0] == ("spare", "VLLM_IR_OP_PRIORITY", True, True)
+
+
+def test_native_leads_when_inductor_compiles(layers: Site) -> None:
+    """Defaults stand behind native then; what a user named stays in front."""
+    done = layers.run("explain", "rms_norm", "--static", "--json", "--compiling")
+    assert [row[:2] for row in rows(done.stdout)[:2]] == [("good", "vllm-ir.toml"), ("native", "platform default")]
+
+
+def test_a_provider_in_no_list_is_shown_last(site: Site) -> None:
+    """An operator sees what else is installed, and that nothing names it."""
+    site.add_provider("good")
+    done = site.run("explain", "rms_norm", "--static", "--json")
+    assert rows(done.stdout) == [("native", "built-in", True, True), ("good", None, False, False)]
+    assert "no priority list names it" in done.stdout
+
+
+@pytest.mark.parametrize("static", [["--static"], pytest.param([], marks=needs_torch)])
+def test_a_provider_that_is_not_installed_is_exit_2_with_the_nearest(site: Site, static: list[str]) -> None:
+    """What was typed is checked before anything is chosen."""
+    site.add_provider("good")
+    done = site.run("explain", "rms_norm", *static, "--ir-op-priority.rms_norm=goood")
+    assert done.returncode == 2
+    assert "Did you mean 'good'?" in done.stderr
+
+
+@pytest.mark.parametrize("static", [["--static"], pytest.param([], marks=needs_torch)])
+def test_an_unknown_op_is_exit_2_with_the_nearest(site: Site, static: list[str]) -> None:
+    """The op of the verb and the op of a flag are both looked up."""
+    for arguments in (["rms_nrom"], ["rms_norm", "--ir-op-priority.rms_nrom=native"]):
+        done = site.run("explain", *arguments, *static)
+        assert done.returncode == 2, done.stdout
+        assert "Did you mean 'rms_norm'?" in done.stderr
+        assert done.stdout == ""
+
+
+@pytest.mark.parametrize("static", [["--static"], pytest.param([], marks=needs_torch)])
+def test_a_setting_that_would_stop_a_run_is_shown_and_is_exit_2(site: Site, static: list[str]) -> None:
+    """The table still comes, so that the operator sees the rest, and the error names the layer."""
+    site.add_provider("faraway", platform="faraway")
+    for text in ("rms_norm=faraway", "rms_norm=nobody", "rms_nrom=native"):
+        done = site.run("explain", "rms_norm", *static, VLLM_IR_OP_PRIORITY=text)
+        assert done.returncode == 2, text
+        assert "native" in done.stdout
+        assert "a run would stop here. VLLM_IR_OP_PRIORITY" in done.stderr
+
+
+def test_batch_invariance_admits_only_what_declares_it(site: Site) -> None:
+    """The reason names the variable."""
+    site.add_provider("spare", default=True)
+    done = site.run("explain", "rms_norm", "--static", "--json", VLLM_BATCH_INVARIANT="1")
+    assert ("spare", "provider default", False, False) in rows(done.stdout)
+    assert "VLLM_BATCH_INVARIANT" in done.stdout
+
+
+def test_files_cannot_judge_arguments(site: Site) -> None:
+    """`--args` with `--static` is a usage error that says why."""
+    done = site.run("explain", "rms_norm", "--static", "--args", "x=f32[2]")
+    assert done.returncode == 2
+    assert "does not import" in done.stderr
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("spec", "part"),
+    [
+        ("x=f32[2", "a bracket is left open"),
+        ("x=f32[2,4]", "also needs weight, epsilon"),
+        ("y=1", "has no argument 'y'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_exit_2(site: Site, spec: str, part: str) -> None:
+    """The sentence names what is wrong with the description."""
+    done = site.run("explain", "rms_norm", "--args", spec)
+    assert done.returncode == 2
+    assert part in done.stderr
+
+
+@needs_torch
+@pytest.mark.parametrize("op", ["rms_norm", "fused_add_rms_norm", "silu_and_mul", "gelu_and_mul", "rotary_embedding"])
+def test_every_op_has_an_example_of_its_own(site: Site, op: str) -> None:
+    """Without `--args` the op's generator gives the arguments."""
+    done = site.run("explain", op)
+    assert done.returncode == 0, done.stderr
+    assert "asked with " in done.stdout
+
+
+def test_what_only_loading_can_tell_is_said(site: Site) -> None:
+    """A hook that decides the order at run time shows as such."""
+    site.add_provider("good")
+    manifest = site.folder / "pack_good" / "vllm_ir_provider.toml"
+    text = manifest.read_text(encoding="utf-8").replace("[providers", "defaults-at-run-time = true\n[providers", 1)
+    manifest.write_text(text, encoding="utf-8")
+    done = site.run("explain", "rms_norm", "--static")
+    assert "dist-good decides its default order at run time" in done.stdout

@@ -1,0 +1,183 @@
+"""`vllm-ir list`: five providers of which two can run, told from files, and told by loading them."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from vllm_ir.cli import listing
+from vllm_ir.cli.listing import Inventory, describe_platform
+
+if TYPE_CHECKING:
+    from core.tests.cli.conftest import Site
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="loading needs torch, which is not here")
+FIVE = {"good", "spare", "broken", "unsupported", "denied"}
+DENY = {"VLLM_IR_PROVIDERS_DISABLED": "denied"}
+BOMB = "import pathlib\npathlib.Path(__file__).with_name('imported').touch()\n"
+
+
+@pytest.fixture
+def five(site: Site) -> Site:
+    """Give five providers: two good ones, a broken one, one for another platform and one that is denied."""
+    site.add_provider("good")
+    site.add_provider("spare", default=True)
+    site.add_provider("broken", hooks="import library_that_is_not_there\n")
+    site.add_provider("unsupported", platform="faraway", hooks=BOMB)
+    site.add_provider("denied", hooks=BOMB)
+    return site
+
+
+def states(text: str) -> dict[str, str]:
+    """Return the five providers of a JSON answer: their state, or the kind of their failure."""
+    return {
+        each["name"]: each["failure"]["kind"] if each["failure"] else each["state"]
+        for each in json.loads(text)["providers"]
+        if each["name"] in FIVE
+    }
+
+
+def imported(site: Site) -> list[str]:
+    """Return the packages whose hooks were imported although they must not be."""
+    return [path.parent.name for path in site.folder.rglob("imported")]
+
+
+def test_files_tell_who_cannot_run_and_nothing_is_imported(five: Site) -> None:
+    """Without `--load` a broken import is not known, and platform and policy are."""
+    done = five.run("list", "--all", "--json", **DENY)
+    assert done.returncode == 0, done.stderr
+    assert states(done.stdout) == {
+        "good": "not loaded",
+        "spare": "not loaded",
+        "broken": "not loaded",
+        "unsupported": "wrong platform",
+        "denied": "denied by policy",
+    }
+    assert imported(five) == []
+
+
+@needs_torch
+def test_loading_finds_the_broken_one_and_two_work(five: Site) -> None:
+    """With `--load` all five are explained, two are usable, and the exit code is 1."""
+    done = five.run("list", "--all", "--load", "--json", **DENY)
+    assert done.returncode == 1, done.stderr
+    assert states(done.stdout) == {
+        "good": "loaded",
+        "spare": "loaded",
+        "broken": "broken import",
+        "unsupported": "wrong platform",
+        "denied": "denied by policy",
+    }
+    told = {each["name"]: each["failure"] for each in json.loads(done.stdout)["providers"] if each["failure"]}
+    assert "library_that_is_not_there" in told["broken"]["traceback"]
+    assert "faraway" in told["unsupported"]["reason"]
+    assert "VLLM_IR_PROVIDERS_DISABLED" in told["denied"]["reason"]
+    assert imported(five) == []
+
+
+@needs_torch
+def test_a_person_sees_the_reasons_and_the_traceback(five: Site) -> None:
+    """The table names all five, each reason is a sentence, and the traceback stands once."""
+    done = five.run("list", "--all", "--load", **DENY)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert all(any(line.startswith(f"{name} ") for line in lines) for name in FIVE)
+    assert done.stdout.count("Traceback (most recent call last)") == 1
+    assert "ModuleNotFoundError: No module named 'library_that_is_not_there'" in done.stdout
+    assert "1 of them broken" in done.stdout
+
+
+def test_without_all_the_others_are_counted(five: Site) -> None:
+    """What is left out is said, with the way to see it."""
+    done = five.run("list", **DENY)
+    assert "unsupported" not in done.stdout
+    assert "2 cannot (vllm-ir list --all tells why)" in done.stdout
+    assert done.returncode == 0
+
+
+def test_eighty_columns_are_enough(five: Site) -> None:
+    """No line is longer than the terminal, short of a path that cannot be folded."""
+    done = five.run("list", "--all", **DENY)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_pipe_gets_one_line_a_provider_with_the_ops_by_name(five: Site) -> None:
+    """Where nobody looks a row is whole, so that grep finds an op's providers."""
+    row = next(line for line in five.run("list", COLUMNS="").stdout.splitlines() if line.startswith("native "))
+    assert "rms_norm, fused_add_rms_norm" in row
+    assert "vllm-ir 0.1.0" in row
+
+
+def test_torch_is_not_imported(five: Site) -> None:
+    """The verb works where torch is broken."""
+    (five.folder / "torch").mkdir()
+    (five.folder / "torch" / "__init__.py").write_text("raise SystemExit('torch was imported')", encoding="utf-8")
+    for verb in (["list", "--all"], ["list", "--json"], ["show", "good"], ["explain", "rms_norm", "--static"]):
+        done = five.run(*verb)
+        assert done.returncode == 0, done.stderr
+        assert "torch was imported" not in done.stderr
+
+
+def test_a_hidden_copy_is_shown(site: Site, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One distribution twice on the path: the first wins and the second is told."""
+    site.add_provider("good")
+    second = type(site)(tmp_path_factory.mktemp("behind"))
+    second.add_provider("good")
+    metadata = second.folder / "dist_good-1.0.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text(encoding="utf-8").replace("1.0", "0.9"), encoding="utf-8")
+    done = site.run("list", PYTHONPATH=f"{site.folder}:{second.folder}")
+    assert "version 0.9 in" in done.stdout
+    assert done.returncode == 0
+
+
+def test_an_allow_list_with_an_unknown_name_is_a_usage_error(five: Site) -> None:
+    """A deployment that pins what is not installed hears so, with the nearest name."""
+    done = five.run("list", VLLM_IR_PROVIDERS="goood")
+    assert done.returncode == 2
+    assert "Did you mean 'good'?" in done.stderr
+    assert done.stdout == ""
+
+
+@needs_torch
+def test_two_distributions_with_one_provider_stop_loading(site: Site) -> None:
+    """Files show both with the reason; loading ends with the sentence that names both."""
+    site.add_provider("good")
+    site.add("dist-other", {"vllm_ir.providers": "good = pack_good.hooks"}, {})
+    assert site.run("list", "--all").returncode == 1
+    done = site.run("list", "--load")
+    assert done.returncode == 2
+    assert "'dist-good', 'dist-other'" in done.stderr
+
+
+def test_nothing_to_list_is_exit_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty table is no success."""
+    platform = {"name": "cpu", "devices": [], "torch_build": "unknown"}
+    monkeypatch.setattr(listing, "read", lambda: Inventory(platform, ()))
+    assert listing.run([]) == 3
+
+
+def test_a_distribution_that_cannot_be_read_has_a_row() -> None:
+    """Without a manifest the entry point's name stands for the provider."""
+    failure = {"kind": "manifest missing", "reason": "It has none.", "fault": True, "traceback": None}
+    one: dict[str, Any] = {
+        "entry_point": "mine", "name": "dist", "version": "1", "failure": failure, "providers": [], "shadowed": [],
+    }  # fmt: skip
+    found = Inventory({}, (one,))
+    assert [(each["name"], each["state"]) for each in found.providers] == [("mine", "not usable")]
+    assert (len(found.usable), len(found.faults)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("devices", "line"),
+    [
+        ([], "cuda: no device found, torch 2.13"),
+        ([("H200", "9.0", None)] * 8, "cuda 9.0: 8 x H200, torch 2.13"),
+        ([("MI300X", None, "gfx942")], "cuda gfx942: MI300X, torch 2.13"),
+    ],
+)
+def test_the_machine_in_a_line(devices: list[tuple[str, str | None, str | None]], line: str) -> None:
+    """Name, architecture and how many, as far as they are known."""
+    named = [{"name": name, "capability": capability, "gfx": gfx} for name, capability, gfx in devices]
+    assert describe_platform({"name": "cuda", "devices": named, "torch_build": "2.13"}) == line
