@@ -8,51 +8,50 @@ from __future__ import annotations
 import contextlib
 import threading
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir import dispatch, log, orders
-from vllm_ir.environment import Environment
 from vllm_ir.landscape import Landscape
 from vllm_ir.once import Once
 from vllm_ir.platforms import detect
-from vllm_ir.priority import FLAG, Layer, Wish, parse_text, read_providers
+from vllm_ir.preferences import EVERY_OP, Preferences
+from vllm_ir.priority import FLAG, Layer, Wish, read_providers
 from vllm_ir.registry import Registry
-from vllm_ir.settings import Settings
 from vllm_ir.switchboard import Mode, Scope, Switchboard
 from vllm_ir.wrapping import Wrapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from vllm_ir.environment import Environment
     from vllm_ir.implementation import IrOpImpl
     from vllm_ir.op import IrOp
     from vllm_ir.platforms import Platform
     from vllm_ir.verdict import Explanation
 
-EVERY_OP: Final = "*"
-"""Stands for all ops in a wish that a layer has for all of them."""
+
+def _load_nothing() -> None:
+    """Stand for discovery where there is none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class State:
     """All that a process was told and found, apart from its ops.
 
     Attributes:
-        environment: the variables, or None before they are read.
-        settings: the settings file, or None before it is read.
-        landscape: what discovery found.
+        preferences: what users asked for.
         loader: what discovers providers.
-        wishes: what layers want for the whole process, by layer and op.
+        landscape: what discovery found, for dispatch.
+        discovery: all that discovery found.
         wrapping: whether tracers see torch ops.
     """
 
-    environment: Environment | None
-    settings: Settings | None
-    landscape: Landscape
-    loader: Callable[[], object]
-    wishes: Mapping[tuple[Layer, str], Wish]
-    wrapping: Wrapping
+    preferences: Preferences = field(default_factory=Preferences)
+    loader: Callable[[], object] = _load_nothing
+    landscape: Landscape = field(default_factory=Landscape)
+    discovery: Once[Any] = field(default_factory=Once)
+    wrapping: Wrapping = field(default_factory=Wrapping)
 
 
 class Runtime:
@@ -60,7 +59,6 @@ class Runtime:
 
     Attributes:
         registry: ops by name.
-        landscape: what discovery found.
         retired: what torch still holds of ops that were forgotten, by name.
         discovery: all that it found, done once; the level above does it and knows its type.
     """
@@ -69,36 +67,36 @@ class Runtime:
         self.lock = threading.RLock()
         self.registry = Registry()
         self.retired: dict[str, Any] = {}
-        self.landscape = Landscape()
-        self._loader: Callable[[], object] = lambda: None
-        self._environment: Environment | None = None
-        self._settings: Settings | None = None
-        self._wishes: dict[tuple[Layer, str], Wish] = {}
-        self._boards: dict[str, Switchboard] = {}
-        self.wrapping = Wrapping()
         self.staging: ContextVar[object] = ContextVar("vllm_ir.staging", default=None)
-        self.discovery: Once[Any] = Once()
+        self._boards: dict[str, Switchboard] = {}
+        self._state = State()
 
     # What the process was started with.
 
     @property
-    def environment(self) -> Environment:
-        """The environment variables, read at the first use."""
-        with self.lock:
-            if self._environment is None:
-                self._environment = Environment.read()
-                log.configure(self._environment.log)
-                for complaint in self._environment.complaints():
-                    log.logger.warning("%s", complaint)
-            return self._environment
+    def preferences(self) -> Preferences:
+        """What users asked for."""
+        return self._state.preferences
 
     @property
-    def settings(self) -> Settings:
-        """The settings file of the working folder, read at the first use."""
-        with self.lock:
-            if self._settings is None:
-                self._settings = Settings.read()
-            return self._settings
+    def environment(self) -> Environment:
+        """The environment variables, read at the first use."""
+        return self.preferences.environment
+
+    @property
+    def landscape(self) -> Landscape:
+        """What discovery found."""
+        return self._state.landscape
+
+    @property
+    def discovery(self) -> Once[Any]:
+        """All that discovery found, once it has run."""
+        return self._state.discovery
+
+    @property
+    def wrapping(self) -> Wrapping:
+        """Whether tracers see torch ops."""
+        return self._state.wrapping
 
     @property
     def mode(self) -> Mode:
@@ -117,34 +115,26 @@ class Runtime:
         found = self.landscape.platform
         return detect() if found is None else found
 
-    def save(self) -> State:
-        """Return what `restore` takes; ops and switchboards are not part of it."""
-        return State(self._environment, self._settings, self.landscape, self._loader, dict(self._wishes), self.wrapping)
-
-    def restore(self, state: State) -> None:
-        """Put back what `save` returned; the caller cools the ops."""
-        self._environment, self._settings, self.landscape = state.environment, state.settings, state.landscape
-        self._loader, self._wishes, self.wrapping = state.loader, dict(state.wishes), state.wrapping
-        self._rewrap()
-
-    def blank(
-        self, environment: Environment, settings: Settings, landscape: Landscape, loader: Callable[[], object]
-    ) -> State:
-        """Return a state in which nobody has asked for anything."""
-        return State(environment, settings, landscape, loader, {}, Wrapping())
+    def swap(self, state: State) -> State:
+        """Take another state and return the one until now; ops and switchboards stay, and ask for their order again."""
+        with self.lock:
+            before, self._state = self._state, state
+            self._rewrap()
+            self.cool()
+            return before
 
     def load(self) -> None:
         """Discover providers if nobody has."""
-        self._loader()
+        self._state.loader()
 
     def set_loader(self, loader: Callable[[], object]) -> None:
         """Set what discovers providers before the first selection; the level above gives it."""
-        self._loader = loader
+        self._state.loader = loader
 
     def adopt(self, landscape: Landscape) -> None:
         """Take what discovery found; every op asks for its order again."""
         with self.lock:
-            self.landscape = landscape
+            self._state.landscape = landscape
             self.cool()
 
     # Ops and implementations.
@@ -219,32 +209,13 @@ class Runtime:
 
     # Orders.
 
-    def wishes(self, op: IrOp, *, compiling: bool = False, scoped: tuple[Wish, ...] = ()) -> list[Wish]:
-        """Return what every layer wants for an op, lowest layer first within its kind."""
-        landscape = self.landscape
-        found = orders.defaults(landscape, op.name, compiling=compiling)
-        file = self.settings.file
-        if op.name in self.settings.op_priority and file is not None:
-            found.append(
-                Wish(Layer.FILE, read_providers(self.settings.op_priority[op.name], str(file)), source=file.name)
-            )
-        text = self.environment.op_priority
-        if text:
-            lists = parse_text(text, Layer.ENVIRONMENT.label)
-            if op.name in lists:
-                found.append(Wish(Layer.ENVIRONMENT, lists[op.name]))
-        for (_, name), wish in self._wishes.items():
-            if name == op.name or (name == EVERY_OP and (wish.layer, op.name) not in self._wishes):
-                found.append(wish)
-        return [*found, *scoped]
-
     def candidates(
         self, op: IrOp, scoped: tuple[Wish, ...] = (), *, compiling: bool = False
     ) -> tuple[dispatch.Candidate, ...]:
         """Return the order of an op and what stands at each place."""
         return orders.candidates(
             op,
-            self.wishes(op, compiling=compiling, scoped=scoped),
+            [*self.preferences.wishes(op.name, self.landscape, compiling=compiling), *scoped],
             self.landscape,
             batch_invariant=self.environment.batch_invariant,
         )
@@ -276,11 +247,7 @@ class Runtime:
 
     def check_names(self) -> None:
         """Raise for an op that a layer names and nobody registered."""
-        text = self.environment.op_priority
-        named = [(op, Layer.ENVIRONMENT.label) for op in (parse_text(text, Layer.ENVIRONMENT.label) if text else ())]
-        named += [(op, str(self.settings.file)) for op in self.settings.op_priority]
-        named += [(op, wish.source or wish.layer.label) for (_, op), wish in self._wishes.items() if op != EVERY_OP]
-        for op, layer in named:
+        for op, layer in self.preferences.named_ops():
             self.registry.get(op, layer)
 
     def configure(self, layer: Layer, lists: Mapping[str, Sequence[str]], for_every_op: Sequence[str] = ()) -> None:
@@ -298,17 +265,14 @@ class Runtime:
         source = layer.label
         with self.lock:
             wishes = {
-                (layer, name): Wish(layer, read_providers(list(names), layer.label), source)
-                for name, names in lists.items()
+                name: Wish(layer, read_providers(list(names), layer.label), source) for name, names in lists.items()
             }
-            for (_, name), wish in wishes.items():
+            for name, wish in wishes.items():
                 op = self.registry.get(name, f"{FLAG}.{name}" if layer is Layer.COMMAND_LINE else source)
                 self.check_wish(op, wish)
             if for_every_op:
-                wishes[layer, EVERY_OP] = Wish(layer, tuple(for_every_op), source, for_every_op=True)
-            for key in [key for key in self._wishes if key[0] is layer]:
-                del self._wishes[key]
-            self._wishes.update(wishes)
+                wishes[EVERY_OP] = Wish(layer, tuple(for_every_op), source, for_every_op=True)
+            self.preferences.replace(layer, wishes)
             self.cool()
 
     def check_wish(self, op: IrOp, wish: Wish) -> None:
@@ -344,7 +308,7 @@ class Runtime:
         wish = Wish(Layer.SET_DEFAULT, read_providers(providers, Layer.SET_DEFAULT.label))
         with self.lock:
             self.check_wish(op, wish)
-            self._wishes[Layer.SET_DEFAULT, op.name] = wish
+            self.preferences.put(op.name, wish)
             self.refresh(op)
 
     @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Loading in a child process, where a crash is only the child's.
 
-`python -m vllm_ir.plugins.probe` is that child; it prints what came of loading as one JSON object. How it looks is left to the command line.
+`python -m vllm_ir.plugins.probe` is that child; it prints what came of loading as one JSON object. How that looks to
+a reader is left to the command line.
 """
 
 from __future__ import annotations
