@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_ir import runtime
 from vllm_ir.errors import UnknownOp
 from vllm_ir.priority import Layer, parse_arguments, parse_text, read_providers
+from vllm_ir.selection import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,13 +101,15 @@ class IrOpPriorityConfig(Mapping[str, "tuple[str, ...]"]):
         """
         state = runtime.current()
         state.load()
+        selection = Selection(state)
         with contextlib.ExitStack() as stack:
             for name, providers in self._lists.items():
-                stack.enter_context(state.set_priority(state.registry.get(name, "IrOpPriorityConfig"), providers))
+                op = state.registry.get(name, "IrOpPriorityConfig")
+                stack.enter_context(selection.set_priority(op, providers))
             if self._for_every_op:
                 for op in state.registry:
                     if op.name not in self._lists:
-                        stack.enter_context(state.set_priority(op, self._for_every_op, for_every_op=True))
+                        stack.enter_context(selection.set_priority(op, self._for_every_op, for_every_op=True))
             yield
 
     def __getitem__(self, op: str) -> tuple[str, ...]:

@@ -9,10 +9,12 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from vllm_ir import runtime
-from vllm_ir.declare import forget_op
 from vllm_ir.environment import Environment
 from vllm_ir.landscape import Landscape
 from vllm_ir.observation import Ledger
+from vllm_ir.preferences import Preferences
+from vllm_ir.registration import forget_op
+from vllm_ir.runtime import State
 from vllm_ir.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,16 +47,15 @@ def isolated(
     state = runtime.current()
     environment = Environment.read(variables or {})
     kept = list(state.registry)
+    fresh = State(preferences=Preferences(environment, settings or Settings()), landscape=landscape or Landscape())
+    if loader is not None:
+        fresh.loader = loader
     with state.lock:
-        saved = state.save()
         members = {op.name: op.save() for op in kept}
-        state.restore(
-            state.blank(environment, settings or Settings(), landscape or Landscape(), loader or (lambda: None))
-        )
         for op in kept:
             op.strip()
             state.board(op).ledger = Ledger(op.name)
-        state.cool()
+        before = state.swap(fresh)
     try:
         yield state
     finally:
@@ -65,5 +66,4 @@ def isolated(
             for op in kept:
                 op.load(members[op.name])
                 state.board(op).ledger = Ledger(op.name)
-            state.restore(saved)
-            state.cool()
+            state.swap(before)

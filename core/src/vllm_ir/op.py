@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from vllm_ir.declaration import native_implementation
 from vllm_ir.errors import BadSignature, InternalError, WrongCall
@@ -25,31 +25,10 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from vllm_ir.declaration import OpDeclaration
+    from vllm_ir.engine import Engine
+    from vllm_ir.overload import InplaceOverload
     from vllm_ir.tolerances import Tolerance
     from vllm_ir.verdict import Explanation, Unsupported
-
-
-class Engine(Protocol):
-    """What an op asks of the level above it."""
-
-    @property
-    def finder(self) -> Callable[[str], IrOp]:
-        """A function of a module that returns an op by name; a pickled op is a call of it."""
-
-    def dispatch(self, op: IrOp, args: Sequence[Any]) -> IrOpImpl:
-        """Return the implementation that runs a call."""
-
-    def explain(self, op: IrOp, args: Sequence[Any] | None, *, compiling: bool) -> Explanation:
-        """Return the verdict on every candidate."""
-
-    def priority(self, op: IrOp) -> list[str]:
-        """Return the providers that may be reached, in order."""
-
-    def set_default(self, op: IrOp, providers: str | Sequence[str]) -> None:
-        """Put providers first for the whole process."""
-
-    def set_priority(self, op: IrOp, providers: str | Sequence[str]) -> AbstractContextManager[None]:
-        """Put providers first in the current context."""
 
 
 class IrOp:
@@ -298,37 +277,6 @@ class IrOp:
         """Return the name and the first sentence of its meaning."""
         first = (self.__doc__ or "").strip().splitlines()
         return f"<op {self.name}{self.declaration.signature}{': ' + first[0] if first else ''}>"
-
-
-class InplaceOverload:
-    """The `maybe_inplace` of an op: the same meaning, but the activations are donated and must not be used again.
-
-    Attributes:
-        op: the op.
-        torch_op: the overload that tracers see.
-    """
-
-    torch_op: OpOverload
-
-    def __init__(self, op: IrOp) -> None:
-        self.op = op
-        self.name = f"{op.name}.maybe_inplace"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - the generated one takes the op's own
-        """Run the op; results may be the activations. Generated per op with native's own signature."""
-        raise InternalError(what=f"{self.name} has no generated call.")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy as the op's name."""
-        return (getattr, (self.op, "maybe_inplace"))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> InplaceOverload:
-        """Return the overload itself; there is one per op."""
-        return self
-
-    def __repr__(self) -> str:
-        """Return the name."""
-        return f"<op {self.name}{self.op.declaration.signature}>"
 
 
 class IrOpInplace(IrOp):

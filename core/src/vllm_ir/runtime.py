@@ -18,17 +18,15 @@ from vllm_ir.platforms import detect
 from vllm_ir.preferences import EVERY_OP, Preferences
 from vllm_ir.priority import FLAG, Layer, Wish, read_providers
 from vllm_ir.registry import Registry
-from vllm_ir.switchboard import Mode, Scope, Switchboard
+from vllm_ir.switchboard import Mode, Switchboard
 from vllm_ir.wrapping import Wrapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from vllm_ir.environment import Environment
-    from vllm_ir.implementation import IrOpImpl
     from vllm_ir.op import IrOp
     from vllm_ir.platforms import Platform
-    from vllm_ir.verdict import Explanation
 
 
 def _load_nothing() -> None:
@@ -138,11 +136,6 @@ class Runtime:
             self.cool()
 
     # Ops and implementations.
-
-    @property
-    def finder(self) -> Callable[[str], IrOp]:
-        """The function by which a pickled op is found again."""
-        return find
 
     def board(self, op: IrOp) -> Switchboard:
         """Return the switchboard of an op, made at its registration."""
@@ -279,60 +272,6 @@ class Runtime:
         """Raise for the first provider of a wish that can run nothing here."""
         wanted = orders.candidates(op, [wish], self.landscape, batch_invariant=self.environment.batch_invariant)
         self.check(op, [c for c in wanted if c.entry.layer is wish.layer])
-
-    # What ops ask.
-
-    def dispatch(self, op: IrOp, args: Sequence[Any]) -> IrOpImpl:
-        """Return the implementation that runs a call in the current context."""
-        self.load()
-        candidates = self.candidates(op, self.current_wishes(op))
-        self.check(op, candidates)
-        return dispatch.select(op.name, candidates, args, batch_invariant=self.environment.batch_invariant)
-
-    def explain(self, op: IrOp, args: Sequence[Any] | None, *, compiling: bool) -> Explanation:
-        """Return the verdict on every candidate in the current context."""
-        self.load()
-        candidates = self.candidates(op, self.current_wishes(op), compiling=compiling)
-        named = {candidate.entry.provider for candidate in candidates}
-        others = [impl for provider, impl in op.impls.items() if provider not in named]
-        return dispatch.explain(op.name, candidates, others, args, compiling=compiling)
-
-    def priority(self, op: IrOp) -> list[str]:
-        """Return the providers that may be reached in the current context."""
-        self.load()
-        return orders.reachable(self.candidates(op, self.current_wishes(op)))
-
-    def set_default(self, op: IrOp, providers: str | Sequence[str]) -> None:
-        """Put providers first for the whole process."""
-        self.load()
-        wish = Wish(Layer.SET_DEFAULT, read_providers(providers, Layer.SET_DEFAULT.label))
-        with self.lock:
-            self.check_wish(op, wish)
-            self.preferences.put(op.name, wish)
-            self.refresh(op)
-
-    @contextlib.contextmanager
-    def set_priority(self, op: IrOp, providers: str | Sequence[str], *, for_every_op: bool = False) -> Iterator[None]:
-        """Put providers first in the current context while open."""
-        self.load()
-        wish = Wish(Layer.SET_PRIORITY, read_providers(providers, Layer.SET_PRIORITY.label), for_every_op=for_every_op)
-        board = self.board(op)
-        with self.lock:
-            self.check_wish(op, wish)
-            wishes = (*self.current_wishes(op), wish)
-            scope = Scope(wishes, board.make(self.candidates(op, wishes), self.mode))
-            if not board.warmed:
-                self.warm(op)
-            board.open(scope)
-        token = board.scope.set(scope)
-        try:
-            yield
-        finally:
-            board.scope.reset(token)
-            # The board asks which scopes are alive, and these two names would keep this one so.
-            del scope, token
-            with self.lock:
-                board.close()
 
 
 _RUNTIME: Final = Runtime()

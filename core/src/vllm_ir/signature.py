@@ -110,8 +110,10 @@ def infer_schema(function: Callable[..., Any], who: str, mutates: Sequence[str] 
     """
     import torch
 
+    # Torch looks annotations up in the globals of what it is given, which for a decorated function are the decorator's.
+    plain = inspect.unwrap(function, stop=lambda wrapper: hasattr(wrapper, "__signature__"))
     try:
-        return torch.library.infer_schema(function, mutates_args=list(mutates))
+        return torch.library.infer_schema(plain, mutates_args=list(mutates))
     except (ValueError, NameError, TypeError) as error:
         problem = " ".join(str(error).split()).rstrip(".")
         raise BadSignature(

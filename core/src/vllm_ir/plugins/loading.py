@@ -21,7 +21,7 @@ from vllm_ir.verdict import Unsupported
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from vllm_ir.declare import Staging
+    from vllm_ir.staging import Staging
     from vllm_ir.implementation import IrOpImpl
     from vllm_ir.platforms import Platform
     from vllm_ir.plugins.hooks import Hooks
@@ -54,7 +54,7 @@ class Session:
     @classmethod
     def begin(cls, record: DistributionRecord, manifest: Manifest) -> Session:
         """Return a session in which nothing has happened yet."""
-        from vllm_ir.declare import Staging
+        from vllm_ir.staging import Staging
 
         return cls(record, manifest, Staging(record.name))
 
@@ -143,7 +143,7 @@ class Session:
 
         A provider that imports a host makes the host's module run, and what that declares is not the provider's.
         """
-        from vllm_ir.declare import Staging
+        from vllm_ir.staging import Staging
 
         package = self.record.module.partition(".")[0]
         mine = self.staging

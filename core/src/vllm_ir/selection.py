@@ -1,0 +1,87 @@
+"""What an op asks: who runs a call and why, what the order is, and what is to go first."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from vllm_ir import dispatch, orders
+from vllm_ir.priority import Layer, Wish, read_providers
+from vllm_ir.runtime import find
+from vllm_ir.switchboard import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from vllm_ir.implementation import IrOpImpl
+    from vllm_ir.op import IrOp
+    from vllm_ir.runtime import Runtime
+    from vllm_ir.verdict import Explanation
+
+
+class Selection:
+    """Answers for every op of a process.
+
+    Args:
+        runtime: the state of the process.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    @property
+    def finder(self) -> Callable[[str], IrOp]:
+        """The function by which a pickled op is found again."""
+        return find
+
+    def dispatch(self, op: IrOp, args: Sequence[Any]) -> IrOpImpl:
+        """Return the implementation that runs a call in the current context."""
+        self._runtime.load()
+        candidates = self._runtime.candidates(op, self._runtime.current_wishes(op))
+        self._runtime.check(op, candidates)
+        return dispatch.select(op.name, candidates, args, batch_invariant=self._runtime.environment.batch_invariant)
+
+    def explain(self, op: IrOp, args: Sequence[Any] | None, *, compiling: bool) -> Explanation:
+        """Return the verdict on every candidate in the current context."""
+        self._runtime.load()
+        candidates = self._runtime.candidates(op, self._runtime.current_wishes(op), compiling=compiling)
+        named = {candidate.entry.provider for candidate in candidates}
+        others = [impl for provider, impl in op.impls.items() if provider not in named]
+        return dispatch.explain(op.name, candidates, others, args, compiling=compiling)
+
+    def priority(self, op: IrOp) -> list[str]:
+        """Return the providers that may be reached in the current context."""
+        self._runtime.load()
+        return orders.reachable(self._runtime.candidates(op, self._runtime.current_wishes(op)))
+
+    def set_default(self, op: IrOp, providers: str | Sequence[str]) -> None:
+        """Put providers first for the whole process."""
+        self._runtime.load()
+        wish = Wish(Layer.SET_DEFAULT, read_providers(providers, Layer.SET_DEFAULT.label))
+        with self._runtime.lock:
+            self._runtime.check_wish(op, wish)
+            self._runtime.preferences.put(op.name, wish)
+            self._runtime.refresh(op)
+
+    @contextlib.contextmanager
+    def set_priority(self, op: IrOp, providers: str | Sequence[str], *, for_every_op: bool = False) -> Iterator[None]:
+        """Put providers first in the current context while open."""
+        self._runtime.load()
+        wish = Wish(Layer.SET_PRIORITY, read_providers(providers, Layer.SET_PRIORITY.label), for_every_op=for_every_op)
+        board = self._runtime.board(op)
+        with self._runtime.lock:
+            self._runtime.check_wish(op, wish)
+            wishes = (*self._runtime.current_wishes(op), wish)
+            scope = Scope(wishes, board.make(self._runtime.candidates(op, wishes), self._runtime.mode))
+            if not board.warmed:
+                self._runtime.warm(op)
+            board.open(scope)
+        token = board.scope.set(scope)
+        try:
+            yield
+        finally:
+            board.scope.reset(token)
+            # The board asks which scopes are alive, and these two names would keep this one so.
+            del scope, token
+            with self._runtime.lock:
+                board.close()
