@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vllm_ir.environment import Environment
     from vllm_ir.op import IrOp
     from vllm_ir.platforms import Platform
+    from vllm_ir.settings import Settings
 
 
 def _load_nothing() -> None:
@@ -80,6 +81,11 @@ class Runtime:
     def environment(self) -> Environment:
         """The environment variables, read at the first use."""
         return self.preferences.environment
+
+    @property
+    def settings(self) -> Settings:
+        """The settings file, read at the first use."""
+        return self.preferences.settings
 
     @property
     def landscape(self) -> Landscape:
