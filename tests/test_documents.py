@@ -42,10 +42,13 @@ def lost_laws(page: str, root: Path) -> list[str]:
 
 
 def unexplained_ignores(pyproject: str) -> list[str]:
-    """Return each line of the lint ignores that carries no reason after `#`."""
-    lint = pyproject.partition("[tool.ruff.lint]")[2].partition("[tool.ruff.lint.pydocstyle]")[0]
-    codes = [line for line in lint.splitlines() if re.search(r'"[A-Z]+\d+"', line)]
-    return [line.strip() for line in codes if not re.search(r"#\s*\w+", line)]
+    """Return each line of the lint ignores that carries no reason after `#`, nor stands below one of its own."""
+    lint = pyproject.partition("[tool.ruff.lint]")[2].partition("[tool.ruff.lint.pydocstyle]")[0].splitlines()
+    pairs = zip(["", *lint], lint, strict=False)
+    bare = [
+        (above, line) for above, line in pairs if re.search(r'"[A-Z]+\d+"', line) and not re.search(r"#\s*\w+", line)
+    ]
+    return [line.strip() for above, line in bare if not above.lstrip().startswith("#")]
 
 
 def unexplained_noqas(source: str) -> list[str]:

@@ -116,8 +116,8 @@ def test_no_source_asserts(sources: list[Path], workspace: Workspace) -> None:
 
 
 def test_only_the_command_lines_print(sources: list[Path], workspace: Workspace) -> None:
-    """A library speaks through its logger; a command line is a `cli` room or a verb's own module."""
-    silent = [path for path in sources if not {"cli", "cli.py", "run.py", "probe.py"} & set(path.parts)]
+    """A library speaks through its logger; the probe's child process answers its parent on stdout."""
+    silent = [path for path in sources if not {"cli", "probe.py"} & set(path.parts)]
     assert broken(silent, workspace.root, prints) == []
 
 
@@ -138,10 +138,15 @@ def test_every_module_defers_its_annotations(workspace: Workspace) -> None:
     assert broken(files, workspace.root, late_annotations) == []
 
 
+# The door tells the runtime whom to ask for providers; declaring an op, its tolerances too, is the written exception.
+EFFECTS = ("core/src/vllm_ir/__init__.py", "core/src/vllm_ir/ops")
+
+
 def test_importing_a_module_only_defines(sources: list[Path], workspace: Workspace) -> None:
-    """Nothing happens at import; declaring an op with a decorator is the one written exception."""
-    doors = [path for path in sources if path.name != "__main__.py"]
-    assert broken(doors, workspace.root, effects_at_import) == []
+    """Nothing happens at import but definitions, the two written exceptions apart."""
+    allowed = tuple(str(workspace.root / name) for name in EFFECTS)
+    judged = [path for path in sources if path.name != "__main__.py" and not str(path).startswith(allowed)]
+    assert broken(judged, workspace.root, effects_at_import) == []
 
 
 def test_no_module_outgrows_the_ceiling(workspace: Workspace) -> None:
