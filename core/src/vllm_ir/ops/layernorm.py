@@ -1,7 +1,8 @@
 """What root-mean-square normalisation means, alone and after a residual addition.
 
 The rounding is part of the meaning: float32 throughout, the normalised value rounded to the weight's dtype before the
-multiply, the product to the dtype of x. The variance is of the float32 values, never of rounded ones.
+multiply, the product to the dtype of x. The variance is of the float32 values, never of rounded ones. A float64 input
+is computed in float64, since nobody passes one in order to lose half of it, and gradients are checked in float64.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ from vllm_ir.declare import register_op
 from vllm_ir.ops.checks import check_floating, check_same, check_variance_size, check_weight
 
 
+def widen(x: Tensor) -> Tensor:
+    """Return x in float32, or in float64 if that is what it is."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def normalize(
     x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None, dtype: torch.dtype
 ) -> Tensor:
-    """Return float32 rows over their root mean square, times the weight, contiguous in `dtype`."""
+    """Return rows over their root mean square, times the weight, contiguous in `dtype`."""
     measured = x if variance_size is None else x[..., :variance_size]
     variance = measured.pow(2).mean(dim=-1, keepdim=True)
     normalized = x * torch.rsqrt(variance + epsilon)
@@ -44,7 +50,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: in
     check_floating("rms_norm", "x", x)
     check_weight("rms_norm", weight, x.shape[-1])
     check_variance_size("rms_norm", variance_size, x.shape[-1])
-    return normalize(x.to(torch.float32), weight, epsilon, variance_size, x.dtype)
+    return normalize(widen(x), weight, epsilon, variance_size, x.dtype)
 
 
 @register_op(allow_inplace=True)
@@ -53,7 +59,7 @@ def fused_add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """Return the normalised sum of x and a residual, and the sum itself.
 
-    The sum is in float32; the residual returned is that sum rounded to x's dtype, and the variance is of the sum
+    The sum is in float32 (float64 for float64 inputs); the residual returned is that sum rounded to x's dtype, and the variance is of the sum
     before it was rounded.
 
     Args:
@@ -73,7 +79,7 @@ def fused_add_rms_norm(
     check_same("fused_add_rms_norm", x, x_residual)
     check_weight("fused_add_rms_norm", weight, x.shape[-1])
     check_variance_size("fused_add_rms_norm", variance_size, x.shape[-1])
-    total = x.to(torch.float32) + x_residual.to(torch.float32)
+    total = widen(x) + widen(x_residual)
     return normalize(total, weight, epsilon, variance_size, x.dtype), total.to(x.dtype).contiguous()
 
 
