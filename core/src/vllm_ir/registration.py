@@ -41,8 +41,7 @@ def bind_op(op: IrOp) -> tuple[IrOp, Switchboard, torch_binding.Binding]:
     board = Switchboard(op, state.warm, failed, exhausted)
     inplace = board.inplace
     retired = state.retired.get(op.name)
-    kernels = (board.default.kernel, inplace.kernel if inplace else None)
-    binding = torch_binding.bind(op.declaration, *kernels, op.run_fake, retired)
+    binding = torch_binding.bind(op.declaration, board.default.kernel, op.run_fake, retired)
     op.torch_op = binding.default
     board.default.connect(binding.default)
     if isinstance(op, IrOpInplace) and inplace is not None and binding.maybe_inplace is not None:

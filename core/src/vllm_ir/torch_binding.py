@@ -61,17 +61,18 @@ class Binding:
 def bind(
     declaration: OpDeclaration,
     kernel: Callable[..., Any],
-    inplace_kernel: Callable[..., Any] | None,
     fake: Callable[..., Any],
     retired: Binding | None = None,
 ) -> Binding:
     """Define an op in torch, all of it or nothing.
 
+    Both overloads run the same functional kernel. A result that is a donated input would be right in eager, but a
+    compiler counts them as two buffers and hands the memory of the input on while the result is still read.
+
     Args:
         declaration: the op.
-        kernel: runs `default` on real tensors.
-        inplace_kernel: runs `maybe_inplace` on real tensors; None without one.
-        fake: runs both on fake and meta tensors.
+        kernel: runs the op on real tensors without changing any.
+        fake: runs it on fake and meta tensors.
         retired: what torch still holds of an op of that name that was forgotten.
 
     Raises:
@@ -79,7 +80,7 @@ def bind(
     """
     import torch
 
-    slots = {"kernel": kernel, "inplace_kernel": inplace_kernel or kernel, "fake": fake, "native": declaration.native}
+    slots = {"kernel": kernel, "fake": fake, "native": declaration.native}
     if retired is not None:
         old = retired.declaration
         if (old.schema, old.inplace_schema) != (declaration.schema, declaration.inplace_schema):
@@ -96,13 +97,44 @@ def bind(
         library.impl(declaration.name, _through(slots, "kernel", declaration), "CompositeExplicitAutograd")
         torch.library.register_fake(qualified, _through(slots, "fake", declaration), lib=library)
         native = _through(slots, "native", declaration)
-        torch.library.register_autograd(qualified, make_backward(native), setup_context=save_inputs, lib=library)
+        _bind_gradients(library, declaration.name, native)
         default = getattr(getattr(torch.ops, space), declaration.name).default
-        inplace = None if inplace_kernel is None else _bind_inplace(library, declaration, slots, default)
+        inplace = _bind_inplace(library, declaration, slots, default) if declaration.allow_inplace else None
     except BaseException:
         _undefine(library, space, declaration.name)
         raise
     return Binding(library, space, declaration, default, inplace, slots)
+
+
+class _Catch:
+    """Stands in for a library, to get the kernel that torch makes of a backward formula before it is registered."""
+
+    kernel: Callable[..., Any]
+
+    def impl(self, _name: str, kernel: Callable[..., Any], *_key: Any, **_options: Any) -> None:
+        """Keep the kernel."""
+        self.kernel = kernel
+
+
+def _bind_gradients(library: torch.library.Library, name: str, native: Callable[..., Any]) -> None:
+    """Give `default` native's gradients, for backward and for the transforms of torch.func."""
+    import torch
+
+    catch = _Catch()
+    torch.library.register_autograd(
+        f"{library.ns}::{name}",
+        make_backward(native),
+        setup_context=save_inputs,
+        lib=catch,
+    )
+
+    def differentiate(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        """Let grad, jvp and what is made of them see native's own operations: they take no formula of an op."""
+        if torch._C._are_functorch_transforms_active():
+            return native(*args, **kwargs)
+        return catch.kernel(keys, *args, **kwargs)
+
+    library.impl(name, differentiate, "Autograd", with_keyset=True)
 
 
 def unbind(binding: Binding) -> None:
@@ -170,21 +202,22 @@ def _bind_inplace(
 
     name = f"{declaration.name}.maybe_inplace"
     library.define(name + declaration.inplace_schema)
-    library.impl(name, _through(slots, "inplace_kernel", declaration), "CompositeExplicitAutograd")
+    library.impl(name, _through(slots, "kernel", declaration), "CompositeExplicitAutograd")
     fake = _through(slots, "fake", declaration)
     torch.library.register_fake(f"{library.ns}::{name}", fake, lib=library)
     overload: OpOverload = getattr(torch.ops, library.ns).__getattr__(declaration.name).maybe_inplace
 
     def redirect(_keys: Any, *args: Any, **kwargs: Any) -> Any:
         """Take the functional overload where a gradient is wanted, since a donated input cannot be saved for it."""
-        if torch.is_grad_enabled() and any(
-            isinstance(value, torch.Tensor) and value.requires_grad for value in (*args, *kwargs.values())
-        ):
+        wanted = torch.is_grad_enabled() and torch._C._any_requires_grad(*args, **kwargs)
+        if wanted or torch._C._are_functorch_transforms_active():
             return default(*args, **kwargs)
         with torch._C._AutoDispatchBelowAutograd():
             return overload(*args, **kwargs)
 
     library.impl(name, redirect, "Autograd", with_keyset=True)
+    # Torch has no way to batch an op that may write to its inputs; nobody can rely on what would be written.
+    library.impl(name, default, "FuncTorchBatched")
     return overload
 
 
