@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vllm_ir.errors import BadSignature, InplaceOutputs, UnknownActivation
+from vllm_ir.errors import BadSignature, BadValue, InplaceOutputs, UnknownActivation
 from vllm_ir.implementation import IrOpImpl
-from vllm_ir.names import NATIVE, RESERVED_PREFIX, check_name
+from vllm_ir.names import NATIVE, RESERVED_PREFIX, check_new_op_name
 from vllm_ir.signature import SchemaTypes, Signature, infer_schema, read_types
 
 if TYPE_CHECKING:
@@ -64,10 +64,15 @@ class OpDeclaration:
             where: file and line for messages.
 
         Raises:
-            BadName, BadSignature, KeywordOnlyParameter, UnknownActivation, InplaceOutputs: as each says.
+            BadName, BadValue, BadSignature, KeywordOnlyParameter, UnknownActivation, InplaceOutputs: as each says.
         """
-        name = check_name(native.__name__ if name is None else name, "Op")
+        name = check_new_op_name(getattr(native, "__name__", repr(native)) if name is None else name)
         who = f"op {name!r}"
+        for field, value in (("allow_inplace", allow_inplace), ("batch_invariant", batch_invariant)):
+            if not isinstance(value, bool):
+                raise BadValue(who=who, field=field, got=repr(value), wanted="a bool")
+        if isinstance(activations, str) or not isinstance(activations, (list, tuple, type(None))):
+            raise BadValue(who=who, field="activations", got=repr(activations), wanted="a list of parameter names")
         signature = Signature.read(native, who)
         for parameter in signature.names:
             if parameter.startswith(RESERVED_PREFIX):
@@ -77,7 +82,7 @@ class OpDeclaration:
                     fix="Rename the parameter.",
                 )
         schema = infer_schema(native, who)
-        types = read_types(schema)
+        types = read_types(schema, who)
         tensors = [n for n, kind in zip(signature.names, types.kinds, strict=True) if kind == "tensor"]
         if activations is None:
             activations = [tensor for tensor in tensors if tensor.startswith("x")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from typing import Final
 
@@ -16,6 +17,9 @@ RESERVED: Final = (NATIVE, "unfused")
 RESERVED_PREFIX: Final = "_ir_"
 """Begins every name that generated code uses of its own; no parameter may begin so."""
 
+TAKEN_BY_TORCH: Final = ("name", "_dir")
+"""What a namespace of torch.ops calls its own attributes; an op of that name would take them away from it."""
+
 _LEGAL: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
@@ -27,11 +31,26 @@ def check_name(name: object, kind: str) -> str:
         kind: what it names, for the sentence: "Op" or "Provider".
 
     Raises:
-        BadName: it is no text of lower-case letters, digits and underscores that starts without a digit.
+        BadName: it is no text of lower-case letters, digits and underscores that starts without a digit, or
+            a keyword of Python.
     """
     if not isinstance(name, str) or not _LEGAL.fullmatch(name):
         raise BadName(kind=kind, name=str(name))
+    if keyword.iskeyword(name):
+        raise BadName(kind=kind, name=name, reason="it is a keyword of Python")
     return name
+
+
+def check_new_op_name(name: object) -> str:
+    """Return the name if an op may be called so.
+
+    Raises:
+        BadName: it is not legal, or an attribute of every torch namespace has it.
+    """
+    legal = check_name(name, "Op")
+    if legal in TAKEN_BY_TORCH or legal.startswith("__"):
+        raise BadName(kind="Op", name=legal, reason="every namespace of torch.ops has an attribute of that name")
+    return legal
 
 
 def check_provider_name(name: object) -> str:

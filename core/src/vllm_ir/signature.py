@@ -5,7 +5,9 @@ Everything that must agree on a function's shape asks here; nothing else reads a
 
 from __future__ import annotations
 
+import functools
 import inspect
+import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -113,8 +115,8 @@ def infer_schema(function: Callable[..., Any], who: str, mutates: Sequence[str] 
     # Torch looks annotations up in the globals of what it is given, which for a decorated function are the decorator's.
     plain = inspect.unwrap(function, stop=lambda wrapper: hasattr(wrapper, "__signature__"))
     try:
-        return torch.library.infer_schema(plain, mutates_args=list(mutates))
-    except (ValueError, NameError, TypeError) as error:
+        return torch.library.infer_schema(_readable(plain), mutates_args=list(mutates))
+    except (ValueError, NameError, TypeError, AttributeError) as error:
         problem = " ".join(str(error).split()).rstrip(".")
         raise BadSignature(
             who=who,
@@ -122,6 +124,20 @@ def infer_schema(function: Callable[..., Any], who: str, mutates: Sequence[str] 
             fix="Annotate every parameter and the result with Tensor, Tensor | None, int, float, bool, str or lists of"
             " these, imported at run time.",
         ) from error
+
+
+def _readable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the same signature that torch can read: partials and callable objects have no globals."""
+    if hasattr(function, "__globals__"):
+        return function
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if not hasattr(inner, "__globals__"):
+        inner = type(inner).__call__
+    shown = types.FunctionType(_readable.__code__, inner.__globals__)
+    vars(shown)["__signature__"] = inspect.signature(function)
+    return shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +155,20 @@ class SchemaTypes:
     outputs: tuple[str, ...]
 
 
-def read_types(schema: str) -> SchemaTypes:
-    """Return what a schema, as `infer_schema` returns it, says about its parameters and results."""
+def read_types(schema: str, who: str) -> SchemaTypes:
+    """Return what a schema, as `infer_schema` returns it, says about its parameters and results.
+
+    Raises:
+        BadSignature: a default is written in a way that torch cannot read back, such as an infinity.
+    """
     import torch
 
-    parsed = torch._C.parse_schema(f"op{schema}")
+    try:
+        parsed = torch._C.parse_schema(f"op{schema}")
+    except RuntimeError as error:
+        raise BadSignature(
+            who=who, problem=f"torch cannot read its schema {schema}", fix="Give defaults that are finite numbers."
+        ) from error
     words = tuple(str(argument.type) for argument in parsed.arguments)
     kinds = {"Tensor": "tensor", "Optional[Tensor]": "optional tensor"}
     return SchemaTypes(

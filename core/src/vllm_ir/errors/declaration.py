@@ -16,13 +16,11 @@ if TYPE_CHECKING:
 class BadName(DeclarationError):
     """A name that torch, a file or a command line could not carry."""
 
-    def __init__(self, *, kind: str, name: str) -> None:
-        self.kind, self.name = kind, name
+    def __init__(self, *, kind: str, name: str, reason: str | None = None) -> None:
+        self.kind, self.name, self.reason = kind, name, reason
+        wanted = "wanted a lower-case letter or underscore, then lower-case letters, digits or underscores"
         super().__init__(
-            f"{kind} name {name!r} is not legal: wanted a lower-case letter or underscore, then lower-case"
-            " letters, digits or underscores. Rename it.",
-            kind=kind,
-            name=name,
+            f"{kind} name {name!r} is not legal: {reason or wanted}. Rename it.", kind=kind, name=name, reason=reason
         )
 
 
