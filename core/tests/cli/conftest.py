@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 MANIFEST = """
@@ -40,6 +41,31 @@ def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: in
 def vllm_ir_implementations(platform):
     return [rms_norm]
 """
+
+
+EACH = """
+import contextlib, io, json, sys
+from vllm_ir.cli.main import main
+outcomes = []
+for line in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(line)
+        except SystemExit as stop:
+            code = stop.code
+    outcomes.append((code, out.getvalue(), err.getvalue()))
+print(json.dumps(outcomes))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one command line did."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +119,15 @@ class Site:
             [sys.executable, "-m", "vllm_ir", *arguments],
             env=environment, cwd=self.folder, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
+
+    def run_each(self, lines: Sequence[Sequence[str]], **variables: str) -> list[Outcome]:
+        """Run `vllm-ir` once for each command line, all in one fresh process, since importing torch takes seconds."""
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "80", **variables}
+        done = subprocess.run(
+            [sys.executable, "-c", EACH, json.dumps([list(line) for line in lines])],
+            env=environment, cwd=self.folder, capture_output=True, text=True, check=True, timeout=120,
+        )  # fmt: skip
+        return [Outcome(*each) for each in json.loads(done.stdout)]
 
 
 @pytest.fixture

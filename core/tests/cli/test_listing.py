@@ -100,7 +100,7 @@ def test_without_all_the_others_are_counted(five: Site) -> None:
 def test_eighty_columns_are_enough(five: Site) -> None:
     """No line is longer than the terminal, short of a path that cannot be folded."""
     done = five.run("list", "--all", **DENY)
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert max(len(line) for line in done.stdout.splitlines() if "/" not in line) <= 80
 
 
 def test_a_pipe_gets_one_line_a_provider_with_the_ops_by_name(five: Site) -> None:
@@ -114,8 +114,8 @@ def test_torch_is_not_imported(five: Site) -> None:
     """The verb works where torch is broken."""
     (five.folder / "torch").mkdir()
     (five.folder / "torch" / "__init__.py").write_text("raise SystemExit('torch was imported')", encoding="utf-8")
-    for verb in (["list", "--all"], ["list", "--json"], ["show", "good"], ["explain", "rms_norm", "--static"]):
-        done = five.run(*verb)
+    verbs = (["list", "--all"], ["list", "--json"], ["show", "good"], ["explain", "rms_norm", "--static"])
+    for done in five.run_each(verbs):
         assert done.returncode == 0, done.stderr
         assert "torch was imported" not in done.stderr
 

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.cli import output
 from vllm_ir.cli.arguments import parse, realise
 from vllm_ir.cli.listing import describe_platform
 from vllm_ir.errors import ConfigurationError
-from vllm_ir.priority import Layer, parse_arguments
+from vllm_ir.priority import Layer, Wish, parse_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vllm_ir.verdict import Explanation, Verdict
+
+UNLISTED: Final = "no priority list names it"
+"""The reason of a provider that no layer put into the order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,13 @@ def _forecast(op: str, lists: Mapping[str, Sequence[str]], *, compiling: bool) -
     from vllm_ir.plugins.forecast import forecast
     from vllm_ir.runtime import current
 
-    found, state = survey_here(), current()
-    told = forecast(op, found, state.environment, state.settings, lists, compiling=compiling)
+    found, preferences = survey_here(), current().preferences
+    wishes = {name: Wish(Layer.COMMAND_LINE, tuple(names)) for name, names in lists.items()}
+    preferences.replace(Layer.COMMAND_LINE, wishes)
+    told = forecast(op, found, preferences, compiling=compiling)
+    if told.problem is not None and getattr(told.problem, "layer", None) == Layer.COMMAND_LINE.label:
+        # What was typed is checked before anything is shown, as it is when a run reads the same flag.
+        raise told.problem
     return Answer(told.explanation, found.platform.describe(), None, told.doubts, told.problem)
 
 
@@ -122,8 +130,8 @@ def _problem(op: str) -> ConfigurationError | None:
 
 
 def in_words(names: Sequence[str], values: Sequence[Any]) -> str:
-    """Return arguments as `--args` takes them."""
-    return ",".join(f"{name}={_word(value)}" for name, value in zip(names, values, strict=True))
+    """Return arguments as `--args` takes them; those behind the last one given have their defaults."""
+    return ",".join(f"{name}={_word(value)}" for name, value in zip(names, values, strict=False))
 
 
 def _word(value: Any) -> str:
@@ -181,14 +189,21 @@ def _print_table(answer: Answer) -> None:
 
 def _row(number: int, each: Verdict) -> tuple[output.Cell, ...]:
     """Return the cells of one candidate."""
-    word, style = ("runs", output.GOOD) if each.selected else ("may run", output.PLAIN)
-    if not each.accepted:
-        word, style = "no", output.DOUBTFUL
-    if each.accepted and not each.selected and each.reason and each.reason.startswith("not reached"):
-        word = "stands by"
+    text, style = _verdict(each)
     return (
         (">" if each.selected else str(number), output.BOLD if each.selected else output.DIM),
         (each.provider, output.BOLD),
         (each.layer or "no list", output.PLAIN),
-        (f"{word}: {each.reason}" if each.reason else word, style),
+        (text, style),
     )
+
+
+def _verdict(each: Verdict) -> output.Cell:
+    """Return a verdict in words; what its row says already is not said again."""
+    if each.selected:
+        return (f"runs, {each.reason}" if each.reason else "runs", output.GOOD)
+    if each.accepted:
+        return ("stands by", output.PLAIN)
+    if each.reason == UNLISTED:
+        return ("not asked", output.DIM)
+    return (f"no: {each.reason}", output.DOUBTFUL)

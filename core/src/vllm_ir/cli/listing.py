@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_ir import errors
 from vllm_ir.cli import output
 from vllm_ir.cli.facts import survey_here
+from vllm_ir.platforms import BUILT_IN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,13 +138,13 @@ def _row(each: dict[str, Any]) -> tuple[output.Cell, ...]:
         state = (failure["kind"], output.BAD if failure["fault"] else output.DOUBTFUL)
     else:
         state = (each["state"], output.GOOD if each["state"] == "loaded" else output.PLAIN)
-    ops = ", ".join(each["ops"])
-    if output.terminal_width() < _WIDE and len(each["ops"]) > 1:
-        ops = str(len(each["ops"]))
+    narrow = output.terminal_width() < _WIDE
+    ops = str(len(each["ops"]) or "-") if narrow else ", ".join(each["ops"])
+    platforms = "all" if narrow and set(each["platforms"]) >= set(BUILT_IN) else ", ".join(each["platforms"])
     return (
         (each["name"], output.BOLD),
         state,
-        (", ".join(each["platforms"]) or "-", output.PLAIN),
+        (platforms or "-", output.PLAIN),
         (ops or "-", output.PLAIN),
         (f"{each['distribution']} {each['version']}", output.PLAIN),
     )
@@ -181,7 +182,8 @@ def _print_tracebacks(one: dict[str, Any]) -> None:
 def _summary(found: Inventory, *, everything: bool) -> str:
     """Return how many there are, and how to see the others."""
     usable, others = len(found.usable), len(found.providers) - len(found.usable)
-    parts = [f"{usable} {'provider' if usable == 1 else 'providers'} can run here"]
+    loaded = any(each["state"] == "loaded" for each in found.usable)
+    parts = [f"{usable} {'provider' if usable == 1 else 'providers'} {'can' if loaded else 'may'} run here"]
     if others:
         parts.append(f"{others} cannot{'' if everything else ' (vllm-ir list --all tells why)'}")
     if found.faults:

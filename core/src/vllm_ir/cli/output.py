@@ -114,6 +114,12 @@ def print_rows(rows: Sequence[Sequence[Cell]]) -> None:
             print(" " * start + styled(line, style))
 
 
+def print_paragraphs(text: str) -> None:
+    """Print lines that fold at the terminal's width, further ones set in by four more than the first."""
+    for line in text.splitlines():
+        print_text(line, indent=len(line) - len(line.lstrip()) + 4)
+
+
 def print_verbatim(text: str) -> None:
     """Print lines as they are, such as a traceback."""
     print(text.rstrip())

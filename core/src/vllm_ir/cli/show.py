@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from vllm_ir.cli import output
+from vllm_ir.cli.arguments import DTYPES
 from vllm_ir.cli.facts import describe_op, describe_provider, survey_here
 from vllm_ir.errors import UnknownName
 from vllm_ir.plugins.forecast import declared_ops
@@ -56,18 +57,15 @@ def _print_op(op: dict[str, Any]) -> None:
     )
     if op["doc"]:
         print()
-        output.print_verbatim(op["doc"])
+        output.print_paragraphs(op["doc"])
     print()
     output.print_table(
-        ("provider", "state", "dtypes", "in place", "batch invariant", "default on"),
+        ("provider", "state", "in place", "invariant", "default on", "dtypes"),
         [
             (
                 (each["provider"], output.BOLD),
                 (each["state"], output.DOUBTFUL if each["reason"] else output.PLAIN),
-                (_dtypes(each["dtypes"]), output.PLAIN),
-                (_yes(each["inplace"]), output.PLAIN),
-                (_yes(each["batch_invariant"]), output.PLAIN),
-                (_defaults(each), output.PLAIN),
+                *_properties(each),
             )
             for each in op["implementations"]
         ],
@@ -100,18 +98,8 @@ def _print_provider(each: dict[str, Any]) -> None:
     if each["implementations"]:
         print()
         output.print_table(
-            ("op", "dtypes", "in place", "batch invariant", "platforms", "default on"),
-            [
-                (
-                    (op, output.BOLD),
-                    (_dtypes(one["dtypes"]), output.PLAIN),
-                    (_yes(one["inplace"]), output.PLAIN),
-                    (_yes(one["batch_invariant"]), output.PLAIN),
-                    (", ".join(one["platforms"]), output.PLAIN),
-                    (_defaults(one), output.PLAIN),
-                )
-                for op, one in each["implementations"].items()
-            ],
+            ("op", "in place", "invariant", "default on", "dtypes"),
+            [((op, output.BOLD), *_properties(one)) for op, one in each["implementations"].items()],
         )
     if not failure:
         _print_reasons(list(each["implementations"].values()))
@@ -126,14 +114,20 @@ def _print_reasons(implementations: list[dict[str, Any]]) -> None:
         output.print_text(f"  {reason}", output.DOUBTFUL, indent=4)
 
 
+def _properties(each: dict[str, Any]) -> tuple[output.Cell, ...]:
+    """Return the cells about one implementation: in place, batch-invariant, default on, dtypes."""
+    return (
+        ("yes" if each["inplace"] else "no", output.PLAIN),
+        ("yes" if each["batch_invariant"] else "no", output.PLAIN),
+        (_defaults(each), output.PLAIN),
+        (_dtypes(each["dtypes"]), output.PLAIN),
+    )
+
+
 def _dtypes(dtypes: list[str] | None) -> str:
-    """Return dtypes in words."""
-    return "any" if dtypes is None else ", ".join(dtypes)
-
-
-def _yes(value: object) -> str:
-    """Return a switch in words."""
-    return "yes" if value else "no"
+    """Return dtypes by their short names."""
+    short = {name: brief for brief, name in reversed(DTYPES.items())}
+    return "any" if dtypes is None else " ".join(short.get(name, name) for name in dtypes)
 
 
 def _defaults(each: dict[str, Any]) -> str:

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Final
 from vllm_ir.errors import ProviderLacksOp, UnknownOp, UnknownProvider, UnusableProvider
 from vllm_ir.landscape import Landscape
 from vllm_ir.names import NATIVE
-from vllm_ir.orders import NOT_INVARIANT, defaults
+from vllm_ir.orders import NOT_INVARIANT
 from vllm_ir.plugins.defaults import Standing, of_distributions
-from vllm_ir.priority import FLAG, Layer, Wish, merge, parse_text, read_providers
+from vllm_ir.priority import merge
 from vllm_ir.verdict import Explanation, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from vllm_ir.environment import Environment
     from vllm_ir.errors import ConfigurationError
     from vllm_ir.plugins.static import Survey
+    from vllm_ir.preferences import Preferences
     from vllm_ir.priority import Entry
-    from vllm_ir.settings import Settings
 
 UNASKED: Final = "as far as files tell; the arguments are judged at run time"
 """What is said of a provider whose predicate has not been asked."""
@@ -56,71 +55,37 @@ def declared_ops(found: Survey) -> dict[str, str | None]:
     return ops
 
 
-def forecast(
-    op: str,
-    found: Survey,
-    environment: Environment,
-    settings: Settings,
-    command_line: Mapping[str, Sequence[str]],
-    *,
-    compiling: bool = False,
-) -> Forecast:
+def forecast(op: str, found: Survey, preferences: Preferences, *, compiling: bool = False) -> Forecast:
     """Return what files tell of an op's selection.
 
     Args:
         op: its name.
         found: what is installed, judged for a platform.
-        environment: the variables.
-        settings: the settings file.
-        command_line: provider names by op.
+        preferences: what users asked for: variables, the settings file, the command line.
         compiling: whether the answer is for a graph that Inductor compiles.
 
     Raises:
-        UnknownOp: the op, or one that the command line names, is in no manifest.
+        UnknownOp: the op is in no manifest.
         MalformedPriority: a list cannot be read.
     """
-    known = declared_ops(found)
-    for name in (op, *command_line):
-        if name not in known:
-            raise UnknownOp(op=name, known=tuple(known), layer=None if name == op else f"{FLAG}.{name}")
-    lists = parse_text(environment.op_priority, Layer.ENVIRONMENT.label) if environment.op_priority else {}
-    wishes = [*_defaults(op, found, compiling=compiling), *_wishes(op, lists, settings, command_line)]
-    judge = _Judge(op, found, Standing.of(found.distributions), batch_invariant=environment.batch_invariant)
-    entries = merge(wishes).entries
-    stray = [(name, Layer.ENVIRONMENT.label) for name in lists] + [
-        (n, str(settings.file)) for n in settings.op_priority
-    ]
+    known = tuple(declared_ops(found))
+    if op not in known:
+        raise UnknownOp(op=op, known=known)
+    orders = of_distributions(found.distributions, found.platform, compiling=compiling).orders
+    landscape = Landscape(platform=found.platform, provider_defaults={compiling: orders})
+    entries = merge(preferences.wishes(op, landscape, compiling=compiling)).entries
+    judge = _Judge(
+        op,
+        found,
+        Standing.of(found.distributions),
+        batch_invariant=preferences.environment.batch_invariant,
+    )
     problems: list[ConfigurationError] = [
-        UnknownOp(op=name, known=tuple(known), layer=layer) for name, layer in stray if name not in known
+        UnknownOp(op=name, known=known, layer=layer) for name, layer in preferences.named_ops() if name not in known
     ]
     problems += [problem for entry in entries if (problem := judge.problem(entry)) is not None]
-    return Forecast(
-        Explanation(op, compiling, judge.verdicts(entries)), _doubts(found), problems[0] if problems else None
-    )
-
-
-def _defaults(op: str, found: Survey, *, compiling: bool) -> list[Wish]:
-    """Return what distributions and the platform want."""
-    orders = of_distributions(found.distributions, found.platform, compiling=compiling).orders
-    return defaults(Landscape(platform=found.platform, provider_defaults={compiling: orders}), op, compiling=compiling)
-
-
-def _wishes(
-    op: str,
-    environment: Mapping[str, Sequence[str]],
-    settings: Settings,
-    command_line: Mapping[str, Sequence[str]],
-) -> list[Wish]:
-    """Return what the operator wants: file, environment, command line."""
-    wishes = []
-    if op in settings.op_priority and settings.file is not None:
-        names = read_providers(settings.op_priority[op], str(settings.file))
-        wishes.append(Wish(Layer.FILE, names, source=settings.file.name))
-    if op in environment:
-        wishes.append(Wish(Layer.ENVIRONMENT, tuple(environment[op])))
-    if op in command_line:
-        wishes.append(Wish(Layer.COMMAND_LINE, tuple(command_line[op])))
-    return wishes
+    explanation = Explanation(op, compiling, judge.verdicts(entries))
+    return Forecast(explanation, _doubts(found), problems[0] if problems else None)
 
 
 def _doubts(found: Survey) -> tuple[str, ...]:
