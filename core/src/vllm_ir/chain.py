@@ -23,7 +23,8 @@ class Step:
     Attributes:
         function: the implementation.
         predicate: its `supports_args`, or None.
-        device: the attribute that is true of a tensor it may be given, such as "is_cuda"; None asks nothing.
+        device: the test that its tensors are where its kernels take them, such as "x.is_cuda"; None asks nothing.
+        foreign: called with all arguments where that test fails; returns the refusal.
         copied: parameters that get a copy, because the implementation writes to them and must not.
         refused: called with a refusal, or with an answer that is no verdict.
         raised: called with what the predicate raised; returns the refusal.
@@ -34,6 +35,7 @@ class Step:
     function: Callable[..., Any]
     predicate: Callable[..., Any] | None
     device: str | None
+    foreign: Callable[..., Unsupported | None]
     copied: tuple[str, ...]
     refused: Callable[[object], None]
     raised: Callable[[Exception], Unsupported]
@@ -47,14 +49,13 @@ class Step:
 
 
 def make_chain(
-    name: str, names: Sequence[str], lead: str | None, steps: Sequence[Step], exhausted: Callable[..., Any]
+    name: str, names: Sequence[str], steps: Sequence[Step], exhausted: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return a function that tries candidates in order, each with the op's arguments by position.
 
     Args:
         name: the op's name.
         names: the op's parameters.
-        lead: the tensor parameter whose device is asked.
         steps: the candidates; those behind an unconditional one are never reached.
         exhausted: called with all arguments when every candidate refused; raises.
     """
@@ -72,8 +73,9 @@ def make_chain(
             f"{PREFIX}raised_{i}": step.raised,
             f"{PREFIX}counted_{i}": step.counted,
             f"{PREFIX}seen_{i}": step.seen,
+            f"{PREFIX}foreign_{i}": step.foreign,
         }
-        lines += _step_lines(i, step, arguments, names, lead)
+        lines += _step_lines(i, step, arguments, names)
         if not step.conditional:
             break
     else:
@@ -82,7 +84,7 @@ def make_chain(
 
 
 def make_plain_chain(
-    name: str, names: Sequence[str], lead: str | None, steps: Sequence[Step], exhausted: Callable[..., Any]
+    name: str, names: Sequence[str], steps: Sequence[Step], exhausted: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return a chain that Dynamo can trace: no counting, no record of refusals, no exception handled."""
     arguments = ", ".join(names)
@@ -90,7 +92,7 @@ def make_plain_chain(
     lines = [f"def {name}_plain_chain({arguments}):"]
     for i, step in enumerate(steps):
         scope |= {f"{PREFIX}function_{i}": step.function, f"{PREFIX}predicate_{i}": step.predicate}
-        tests = [f"{lead}.{step.device}"] if step.device and lead else []
+        tests = [step.device] if step.device else []
         tests += [f"{PREFIX}predicate_{i}({arguments})"] if step.predicate is not None else []
         call = f"return {PREFIX}function_{i}({_handed(names, step.copied)})"
         lines += [f"    if {' and '.join(tests)}:", f"        {call}"] if tests else [f"    {call}"]
@@ -101,18 +103,31 @@ def make_plain_chain(
     return make_function("\n".join(lines), f"{name}_plain_chain", scope)
 
 
-def _step_lines(i: int, step: Step, arguments: str, names: Sequence[str], lead: str | None) -> list[str]:
+def _step_lines(i: int, step: Step, arguments: str, names: Sequence[str]) -> list[str]:
     """Return the lines of one candidate."""
     run = [f"{PREFIX}counted_{i}()"] if step.counted is not None else []
     run.append(f"return {PREFIX}function_{i}({_handed(names, step.copied)})")
-    lines = []
     indent = "    "
-    if step.device and lead:
-        lines.append(f"{indent}if {lead}.{step.device}:")
-        indent += "    "
+    if step.device is None:
+        return _asked_lines(i, step, arguments, run, indent)
+    deeper = indent * 2
+    lines = [f"{indent}if {step.device}:"]
+    lines += _asked_lines(i, step, arguments, run, deeper)
+    if step.seen is not None:
+        lines += [
+            f"{indent}else:",
+            f"{deeper}{PREFIX}answer = {PREFIX}foreign_{i}({arguments})",
+            f"{deeper}if {PREFIX}answer.reason not in {PREFIX}seen_{i}:",
+            f"{deeper}    {PREFIX}refused_{i}({PREFIX}answer)",
+        ]
+    return lines
+
+
+def _asked_lines(i: int, step: Step, arguments: str, run: Sequence[str], indent: str) -> list[str]:
+    """Return the lines that ask a candidate's predicate, and run it if that accepts; without one they only run it."""
     if step.predicate is None:
-        return lines + [indent + line for line in run]
-    lines += [
+        return [indent + line for line in run]
+    lines = [
         f"{indent}try:",
         f"{indent}    {PREFIX}answer = {PREFIX}predicate_{i}({arguments})",
         f"{indent}except Exception as {PREFIX}error:",

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir import runtime
-from vllm_ir.errors import UnknownOp
+from vllm_ir.errors import MalformedPriority, UnknownOp
 from vllm_ir.priority import Layer, parse_arguments, parse_text, read_providers
 from vllm_ir.selection import Selection
 
@@ -33,9 +33,11 @@ class IrOpPriorityConfig(Mapping[str, "tuple[str, ...]"]):
     __slots__ = ("_for_every_op", "_lists")
 
     def __init__(self, lists: Mapping[str, str | Sequence[str]] | None = None, /, **more: str | Sequence[str]) -> None:
+        if not isinstance(lists, (Mapping, type(None))):
+            raise MalformedPriority(text=repr(lists), reason="wanted a mapping from ops to provider names")
         given = {**(lists or {}), **more}
         self._lists: Mapping[str, tuple[str, ...]] = MappingProxyType(
-            {op: read_providers(names if isinstance(names, str) else list(names)) for op, names in given.items()}
+            {op: read_providers(names) for op, names in given.items()}
         )
         self._for_every_op: tuple[str, ...] = ()
 
@@ -51,7 +53,7 @@ class IrOpPriorityConfig(Mapping[str, "tuple[str, ...]"]):
             MalformedPriority: a value is neither a list of names nor a text.
         """
         made = cls(lists)
-        made._for_every_op = read_providers(default if isinstance(default, str) else list(default))
+        made._for_every_op = read_providers(default)
         return made
 
     @classmethod
@@ -107,6 +109,7 @@ class IrOpPriorityConfig(Mapping[str, "tuple[str, ...]"]):
                 op = state.registry.get(name, "IrOpPriorityConfig")
                 stack.enter_context(selection.set_priority(op, providers))
             if self._for_every_op:
+                state.check_providers(self._for_every_op, Layer.SET_PRIORITY.label)
                 for op in state.registry:
                     if op.name not in self._lists:
                         stack.enter_context(selection.set_priority(op, self._for_every_op, for_every_op=True))

@@ -81,9 +81,9 @@ def judge(impl: IrOpImpl, args: Sequence[Any]) -> Unsupported | None:
         impl: the implementation.
         args: all arguments by position; real or fake tensors.
     """
-    device = foreign_device(impl, args)
-    if device is not None:
-        return Unsupported(f"its kernels take {_words(impl.devices)} tensors, got a {device} tensor")
+    refusal = foreign(impl, args)
+    if refusal is not None:
+        return refusal
     if impl.predicate is None:
         return None
     try:
@@ -93,14 +93,14 @@ def judge(impl: IrOpImpl, args: Sequence[Any]) -> Unsupported | None:
     return read_answer(answer)
 
 
-def foreign_device(impl: IrOpImpl, args: Sequence[Any]) -> str | None:
-    """Return the device type of the first tensor that the implementation must not be given, if there is one."""
+def foreign(impl: IrOpImpl, args: Sequence[Any]) -> Unsupported | None:
+    """Return the refusal of a call with a tensor on a device that the implementation must not be given."""
     if impl.devices is None:
         return None
     for value in args:
         device = getattr(value, "device", None)
         if device is not None and device.type not in impl.devices:
-            return str(device.type)
+            return Unsupported(f"its kernels take {_words(impl.devices)} tensors, got a {device.type} tensor")
     return None
 
 

@@ -224,7 +224,11 @@ class IrOp:
         return self._engine.explain(self, asked, compiling=compiling)
 
     def get_priority(self) -> list[str]:
-        """Return the providers that may be reached in the current context, in order."""
+        """Return the providers that may be reached in the current context, in order.
+
+        Raises:
+            ConfigurationError: a layer names what does not exist or cannot run.
+        """
         return self._engine.priority(self)
 
     def set_priority(self, providers: str | Sequence[str]) -> AbstractContextManager[None]:

@@ -84,6 +84,22 @@ def check(op: IrOp, found: Sequence[Candidate], landscape: Landscape, registry: 
         raise UnknownProvider(op=op.name, provider=provider, known=tuple(known), layer=layer)
 
 
+def check_providers(names: Sequence[str], layer: str, landscape: Landscape, registry: Registry) -> None:
+    """Raise for the first provider, named for every op at once, that can run none.
+
+    Raises:
+        UnusableProvider: it is installed, but cannot run here.
+        UnknownProvider: nobody provides that name.
+    """
+    known = tuple(dict.fromkeys([*(name for op in registry for name in op.impls), *landscape.distributions]))
+    for name in names:
+        if name in known:
+            continue
+        if name in landscape.unusable:
+            raise UnusableProvider(op=None, provider=name, reason=landscape.unusable[name], layer=layer)
+        raise UnknownProvider(op=None, provider=name, known=(*known, *landscape.unusable), layer=layer)
+
+
 def reachable(found: Sequence[Candidate]) -> list[str]:
     """Return the providers that may be reached: usable ones up to the first that takes every call."""
     providers: list[str] = []

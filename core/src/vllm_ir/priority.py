@@ -161,7 +161,8 @@ def parse_text(text: str, layer: str | None = None) -> dict[str, tuple[str, ...]
         op, equals, providers = part.partition("=")
         op = op.strip()
         if not equals or not op:
-            raise MalformedPriority(text=text, reason=f"{part.strip()!r} has no op before '='", layer=layer)
+            lacks = "no op before '='" if equals else "no '='"
+            raise MalformedPriority(text=text, reason=f"{part.strip()!r} has {lacks}", layer=layer)
         if op in result:
             raise MalformedPriority(text=text, reason=f"op {op!r} is given twice", layer=layer)
         result[op] = read_providers(providers, layer)

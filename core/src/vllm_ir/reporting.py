@@ -59,7 +59,7 @@ def report() -> Report:
     """Return what became of every registered op so far in this process.
 
     Raises:
-        ConfigurationError: a layer names an op that does not exist.
+        ConfigurationError: a layer's list cannot be read.
     """
     state = runtime.current()
     state.load()

@@ -263,16 +263,19 @@ class Runtime:
         self.load()
         source = layer.label
         with self.lock:
-            wishes = {
-                name: Wish(layer, read_providers(list(names), layer.label), source) for name, names in lists.items()
-            }
+            wishes = {name: Wish(layer, read_providers(names, layer.label), source) for name, names in lists.items()}
             for name, wish in wishes.items():
                 op = self.registry.get(name, f"{FLAG}.{name}" if layer is Layer.COMMAND_LINE else source)
                 self.check_wish(op, wish)
             if for_every_op:
+                self.check_providers(for_every_op, source)
                 wishes[EVERY_OP] = Wish(layer, tuple(for_every_op), source, for_every_op=True)
             self.preferences.replace(layer, wishes)
             self.cool()
+
+    def check_providers(self, names: Sequence[str], layer: str) -> None:
+        """Raise for the first name that can run nothing here, whatever the op."""
+        orders.check_providers(names, layer, self.landscape, self.registry)
 
     def check_wish(self, op: IrOp, wish: Wish) -> None:
         """Raise for the first provider of a wish that can run nothing here."""

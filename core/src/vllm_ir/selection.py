@@ -13,6 +13,7 @@ from vllm_ir.switchboard import Scope
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from vllm_ir.dispatch import Candidate
     from vllm_ir.implementation import IrOpImpl
     from vllm_ir.op import IrOp
     from vllm_ir.runtime import Runtime
@@ -36,9 +37,7 @@ class Selection:
 
     def dispatch(self, op: IrOp, args: Sequence[Any]) -> IrOpImpl:
         """Return the implementation that runs a call in the current context."""
-        self._runtime.load()
-        candidates = self._runtime.candidates(op, self._runtime.current_wishes(op))
-        self._runtime.check(op, candidates)
+        candidates = self._checked(op)
         return dispatch.select(op.name, candidates, args, batch_invariant=self._runtime.environment.batch_invariant)
 
     def explain(self, op: IrOp, args: Sequence[Any] | None, *, compiling: bool) -> Explanation:
@@ -51,8 +50,15 @@ class Selection:
 
     def priority(self, op: IrOp) -> list[str]:
         """Return the providers that may be reached in the current context."""
+        return orders.reachable(self._checked(op))
+
+    def _checked(self, op: IrOp) -> tuple[Candidate, ...]:
+        """Return the order of the current context; what a layer asks for in vain raises here as in a call."""
         self._runtime.load()
-        return orders.reachable(self._runtime.candidates(op, self._runtime.current_wishes(op)))
+        self._runtime.check_names()
+        candidates = self._runtime.candidates(op, self._runtime.current_wishes(op))
+        self._runtime.check(op, candidates)
+        return candidates
 
     def set_default(self, op: IrOp, providers: str | Sequence[str]) -> None:
         """Put providers first for the whole process."""
@@ -72,16 +78,16 @@ class Selection:
         with self._runtime.lock:
             self._runtime.check_wish(op, wish)
             wishes = (*self._runtime.current_wishes(op), wish)
-            scope = Scope(wishes, board.make(self._runtime.candidates(op, wishes), self._runtime.mode))
+            chains = board.make(self._runtime.candidates(op, wishes), self._runtime.mode)
+            scope = Scope(wishes, chains, board.scope.get())
             if not board.warmed:
                 self._runtime.warm(op)
             board.open(scope)
-        token = board.scope.set(scope)
         try:
             yield
         finally:
-            board.scope.reset(token)
-            # The board asks which scopes are alive, and these two names would keep this one so.
-            del scope, token
+            board.leave(scope)
+            # The board asks which scopes are alive, and this name would keep this one so.
+            del scope
             with self._runtime.lock:
                 board.close()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ir.call_path import CallPath
 from vllm_ir.chain import Step, make_chain, make_plain_chain
+from vllm_ir.dispatch import foreign
 from vllm_ir.names import NATIVE
 from vllm_ir.observation import Ledger, Witness
 
@@ -66,13 +67,17 @@ class Scope:
     Attributes:
         wishes: what it wants, behind what the scopes around it want.
         chains: what follows; made anew when an implementation is registered.
+        outer: the scope around it, or None.
+        passed: it was closed before a scope inside it was; the context goes back to the one around it.
     """
 
-    __slots__ = ("__weakref__", "chains", "wishes")
+    __slots__ = ("__weakref__", "chains", "outer", "passed", "wishes")
 
-    def __init__(self, wishes: tuple[Wish, ...], chains: Chains) -> None:
+    def __init__(self, wishes: tuple[Wish, ...], chains: Chains, outer: Scope | None) -> None:
         self.wishes = wishes
         self.chains = chains
+        self.outer = outer
+        self.passed = False
 
 
 class Switchboard:
@@ -141,6 +146,22 @@ class Switchboard:
         """Let calls read the context from now on."""
         self._scopes.add(scope)
         self._switch()
+        self.scope.set(scope)
+
+    def leave(self, scope: Scope) -> None:
+        """Let the current context go back to the scope around one.
+
+        A token of the context variable would not do: generators may close scopes in another order than they opened
+        them, or in another context, and the token would then bring a closed scope back, or raise.
+        """
+        found = self.scope.get()
+        if found is not scope:
+            scope.passed = True
+            return
+        found = scope.outer
+        while found is not None and found.passed:
+            found = found.outer
+        self.scope.set(found)
 
     def close(self) -> None:
         """Stop reading the context if no context can see a scope any more; a task may have outlived its scope."""
@@ -155,39 +176,52 @@ class Switchboard:
         """
         declaration = self.op.declaration
         names = declaration.signature.names
-        lead = next((n for n, kind in zip(names, declaration.types.kinds, strict=True) if kind == "tensor"), None)
         usable = [c for c in candidates if c.impl is not None and c.refusal is None]
-        functional = [self._step(c, mode, lead, copies=True) for c in usable]
-        donating = [self._step(c, mode, lead, copies=False) for c in usable]
+        functional = [self._step(c, mode, copies=True) for c in usable]
+        donating = [self._step(c, mode, copies=False) for c in usable]
         native_only = bool(usable) and usable[0].entry.provider == NATIVE and not mode.counters and not mode.trace
         name = self.op.name
         return Chains(
-            default=make_chain(name, names, lead, functional, self._exhausted),
-            inplace=make_chain(name, names, lead, donating, self._exhausted),
-            plain=make_plain_chain(name, names, lead, functional, self._exhausted),
-            plain_inplace=make_plain_chain(name, names, lead, donating, self._exhausted),
+            default=make_chain(name, names, functional, self._exhausted),
+            inplace=make_chain(name, names, donating, self._exhausted),
+            plain=make_plain_chain(name, names, functional, self._exhausted),
+            plain_inplace=make_plain_chain(name, names, donating, self._exhausted),
             native_only=native_only,
         )
 
-    def _step(self, candidate: Candidate, mode: Mode, lead: str | None, *, copies: bool) -> Step:
+    def _step(self, candidate: Candidate, mode: Mode, *, copies: bool) -> Step:
         """Return a candidate as a chain sees it."""
         impl = candidate.impl
         if impl is None:
             msg = "a candidate without implementation reached a chain"
             raise ValueError(msg)
         witness = Witness(self.ledger, candidate.entry, strict=mode.strict, trace=mode.trace, counters=mode.counters)
-        # On a machine whose only device is the CPU no tensor can be elsewhere: those on "meta" never come here.
-        asks_device = impl.devices is not None and lead is not None and mode.device_type != "cpu"
         return Step(
             function=impl.impl_fn,
             predicate=impl.predicate,
-            device=_device_attribute(mode.device_type) if asks_device else None,
+            device=self._device_test(impl.devices, mode),
+            foreign=lambda *args: foreign(impl, args),
             copied=self.op.declaration.activations if copies and impl.inplace else (),
             refused=witness.refused,
             raised=witness.raised,
             counted=witness.counted() if mode.counters or mode.trace else None,
             seen=witness.seen if candidate.entry.required or mode.counters or mode.trace else None,
         )
+
+    def _device_test(self, devices: frozenset[str] | None, mode: Mode) -> str | None:
+        """Return the test that every tensor is on one of some devices, or None where it cannot be elsewhere."""
+        # On a machine whose only device is the CPU no tensor can be elsewhere: those on "meta" never come here.
+        if devices is None or (mode.device_type == "cpu" and "cpu" in devices):
+            return None
+        tests: list[str] = []
+        declaration = self.op.declaration
+        for name, kind in zip(declaration.signature.names, declaration.types.kinds, strict=True):
+            there = " or ".join(f"{name}.{_device_attribute(device)}" for device in sorted(devices))
+            if kind == "tensor":
+                tests.append(f"({there})")
+            elif kind == "optional tensor":
+                tests.append(f"({name} is None or {there})")
+        return " and ".join(tests) or None
 
     def _switch(self) -> None:
         """Set what calls run, by what is connected and which scopes are alive."""
@@ -240,6 +274,6 @@ class Switchboard:
 
 
 def _device_attribute(device_type: str) -> str:
-    """Return the tensor attribute that is true on a device; `x.device.type` would cost ten times as much."""
+    """Return what is true of a tensor on a device; `device.type`, which every backend has, costs ten times a flag."""
     known = {"cpu": "is_cpu", "cuda": "is_cuda", "xpu": "is_xpu", "mps": "is_mps"}
-    return known.get(device_type, "is_privateuseone")
+    return known.get(device_type, f"device.type == {device_type!r}")

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir.errors import RetiredOp
+from vllm_ir.errors import DefinedElsewhere, RetiredOp
 from vllm_ir.generation import make_function
 from vllm_ir.gradient import make_backward, save_inputs
 from vllm_ir.names import RESERVED_PREFIX as PREFIX
@@ -76,6 +76,7 @@ def bind(
         retired: what torch still holds of an op of that name that was forgotten.
 
     Raises:
+        DefinedElsewhere: somebody else has defined it.
         RetiredOp: torch still holds an op of that name with another schema.
     """
     import torch
@@ -92,7 +93,10 @@ def bind(
     library = torch.library.Library(space, "FRAGMENT")
     qualified = f"{space}::{declaration.name}"
     try:
-        library.define(declaration.name + declaration.schema)
+        try:
+            library.define(declaration.name + declaration.schema)
+        except RuntimeError as error:
+            raise DefinedElsewhere(op=declaration.name, namespace=space) from error
         # CompositeExplicitAutograd: one kernel for every backend, not decomposed before AOTAutograd has seen the op.
         library.impl(declaration.name, _through(slots, "kernel", declaration), "CompositeExplicitAutograd")
         torch.library.register_fake(qualified, _through(slots, "fake", declaration), lib=library)

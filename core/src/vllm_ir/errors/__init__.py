@@ -3,8 +3,8 @@
 IrError
 ├── DeclarationError (ValueError)    an author's mistake: BadName, ReservedName, BadSignature, KeywordOnlyParameter,
 │                                    SchemaMismatch, PredicateMismatch, BadValue, UnknownActivation, InplaceOutputs,
-│                                    InplaceNotAllowed, DuplicateOp, DuplicateImplementation, TornDeclaration, RetiredOp,
-│                                    MissingGenerator, MissingTolerance
+│                                    InplaceNotAllowed, DuplicateOp, DuplicateImplementation, TornDeclaration,
+│                                    RetiredOp, DefinedElsewhere, MissingGenerator, MissingTolerance
 ├── ConfigurationError (ValueError)  a user's mistake: UnknownOp, UnknownProvider, ProviderLacksOp,
 │                                    UnusableProvider, MalformedPriority, MalformedVariable, MalformedSettings;
 │                                    on the command line UnknownVerb, DuplicateVerb, DeniedVerb, UnknownName,
@@ -54,6 +54,7 @@ from vllm_ir.errors.declaration import (
     BadName,
     BadSignature,
     BadValue,
+    DefinedElsewhere,
     DuplicateImplementation,
     DuplicateOp,
     InplaceNotAllowed,
@@ -120,6 +121,7 @@ __all__ = [
     "CallError",
     "ConfigurationError",
     "DeclarationError",
+    "DefinedElsewhere",
     "DeniedByPolicy",
     "DeniedVerb",
     "DuplicateImplementation",

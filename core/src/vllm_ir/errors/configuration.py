@@ -26,10 +26,10 @@ class UnknownOp(ConfigurationError, AttributeError):
 class UnknownProvider(ConfigurationError):
     """A provider that no installed distribution and no registered implementation has."""
 
-    def __init__(self, *, op: str, provider: str, known: Sequence[str], layer: str | None = None) -> None:
+    def __init__(self, *, op: str | None, provider: str, known: Sequence[str], layer: str | None = None) -> None:
         self.op, self.provider, self.known, self.layer = op, provider, tuple(known), layer
         super().__init__(
-            f"{_by(layer)}provider {provider!r} for op {op!r} is not installed (there are: {listed(known)})."
+            f"{_by(layer)}provider {provider!r} for {_op(op)} is not installed (there are: {listed(known)})."
             f"{did_you_mean(provider, known)} Install its distribution, or see `vllm-ir list`.",
             op=op,
             provider=provider,
@@ -56,10 +56,10 @@ class ProviderLacksOp(ConfigurationError):
 class UnusableProvider(ConfigurationError):
     """A provider the user named that cannot run here whatever the arguments."""
 
-    def __init__(self, *, op: str, provider: str, reason: str, layer: str | None = None) -> None:
+    def __init__(self, *, op: str | None, provider: str, reason: str, layer: str | None = None) -> None:
         self.op, self.provider, self.reason, self.layer = op, provider, reason, layer
         super().__init__(
-            f"{_by(layer)}provider {provider!r} cannot run op {op!r} here: {reason.rstrip('.')}."
+            f"{_by(layer)}provider {provider!r} cannot run {_op(op)} here: {reason.rstrip('.')}."
             " Mend that, or take it out of the list.",
             op=op,
             provider=provider,
@@ -98,6 +98,11 @@ class MalformedSettings(ConfigurationError):
     def __init__(self, *, file: str, problem: str, fix: str) -> None:
         self.file, self.problem, self.fix = file, problem, fix
         super().__init__(f"{file}: {problem}. {fix}", file=file, problem=problem, fix=fix)
+
+
+def _op(op: str | None) -> str:
+    """Return the words that name an op, or all of them."""
+    return "any op" if op is None else f"op {op!r}"
 
 
 def _by(layer: str | None) -> str:

@@ -193,6 +193,19 @@ class RetiredOp(DeclarationError):
         )
 
 
+class DefinedElsewhere(DeclarationError):
+    """An op whose name in torch is taken by a definition that is not vllm-ir's."""
+
+    def __init__(self, *, op: str, namespace: str) -> None:
+        self.op, self.namespace = op, namespace
+        super().__init__(
+            f"Op {op!r} cannot be bound: torch.ops.{namespace}.{op} is defined already, by code outside vllm-ir."
+            " Choose another name, or remove that definition.",
+            op=op,
+            namespace=namespace,
+        )
+
+
 class MissingGenerator(DeclarationError):
     """Inputs asked of an op that has no generator."""
 
