@@ -1,0 +1,150 @@
+"""What files tell of an op's selection: on surveys made by hand, for any platform."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from vllm_ir.environment import Environment
+from vllm_ir.errors import ProviderLacksOp, UnknownOp, UnknownProvider, UnusableProvider
+from vllm_ir.platforms import Device, Platform
+from vllm_ir.plugins.forecast import UNASKED, declared_ops, forecast
+from vllm_ir.plugins.manifest_file import read_manifest
+from vllm_ir.plugins.records import NOT_LOADED, DistributionRecord, Failure, ProviderRecord
+from vllm_ir.plugins.static import Survey
+from vllm_ir.preferences import Preferences
+from vllm_ir.priority import Layer, Wish
+from vllm_ir.settings import Settings
+
+if TYPE_CHECKING:
+    from vllm_ir.plugins.forecast import Forecast
+
+CORE = """
+schema = 1
+provider-api = "1"
+summary = "native"
+[providers.native]
+platforms = {cpu = {}, cuda = {}}
+ops = {rms_norm = {}, silu_and_mul = {}}
+"""
+
+FAST = """
+schema = 1
+provider-api = "1"
+summary = "fast"
+rank = 5
+adds-ops = ["quick_op"]
+[providers.fast]
+platforms = {cuda = {}}
+ops = {rms_norm = {batch-invariant = true}, quick_op = {}}
+default = {eager = {rms_norm = ["cuda"]}, compiling = {rms_norm = ["cuda"]}}
+"""
+
+
+def record(name: str, text: str, failure: Failure | None = None) -> DistributionRecord:
+    """Return the record of a distribution with this manifest."""
+    manifest = read_manifest(text.encode(), f"{name}.toml", reserved=())
+    providers = tuple(
+        ProviderRecord(one.name, name, "1.0", NOT_LOADED, ops=tuple(one.ops), failure=failure, manifest=one)
+        for one in manifest.providers.values()
+    )
+    return DistributionRecord(name, "1.0", "", name, name, providers, manifest=manifest)
+
+
+def survey(failure: Failure | None = None) -> Survey:
+    """Return a survey of the core and one fast distribution on a CUDA machine."""
+    platform = Platform(name="cuda", device_type="cuda", devices=[Device("H200", (9, 0))])
+    return Survey(platform, (record("vllm-ir", CORE), record("dist-fast", FAST, failure)))
+
+
+def told(
+    op: str = "rms_norm",
+    found: Survey | None = None,
+    environment: Environment | None = None,
+    typed: tuple[str, ...] = (),
+    *,
+    compiling: bool = False,
+) -> Forecast:
+    """Return the forecast for an op."""
+    preferences = Preferences(environment or Environment(), Settings())
+    if typed:
+        preferences.replace(Layer.COMMAND_LINE, {op: Wish(Layer.COMMAND_LINE, typed)})
+    return forecast(op, found or survey(), preferences, compiling=compiling)
+
+
+def order(forecasted: Forecast) -> list[tuple[str, str, bool]]:
+    """Return provider, layer and whether it is accepted."""
+    return [(each.provider, each.layer, each.accepted) for each in forecasted.explanation.verdicts]
+
+
+def test_a_default_of_the_manifest_stands_before_native() -> None:
+    """The provider's own wish is a layer, and its predicate has not been asked."""
+    forecasted = told()
+    assert order(forecasted) == [("fast", "provider default", True), ("native", "built-in", True)]
+    assert forecasted.explanation.selected == "fast"
+    assert forecasted.explanation.verdicts[0].reason == UNASKED
+    assert forecasted.problem is None
+
+
+def test_native_leads_when_inductor_compiles() -> None:
+    """What stands behind native is not reached."""
+    forecasted = told(compiling=True)
+    assert order(forecasted)[0] == ("native", "platform default", True)
+    assert forecasted.explanation.verdicts[1].reason == "not reached: native takes the call"
+
+
+def test_batch_invariance_is_read_from_the_manifest() -> None:
+    """Only what declares it is admitted."""
+    forecasted = told(environment=Environment(batch_invariant=True))
+    assert order(forecasted) == [("fast", "provider default", True), ("native", "built-in", False)]
+
+
+def test_a_provider_that_failed_refuses_with_its_reason() -> None:
+    """A default that cannot stand there is dropped, and the provider is shown last with the reason."""
+    forecasted = told(found=survey(Failure("wrong platform", "It is for tea.", fault=False)))
+    assert order(forecasted) == [("native", "built-in", True), ("fast", "", False)]
+    assert forecasted.explanation.verdicts[1].reason == "It is for tea."
+
+
+@pytest.mark.parametrize(
+    ("op", "typed", "failure", "kind"),
+    [
+        ("rms_norm", ("fsat",), None, UnknownProvider),
+        ("silu_and_mul", ("fast",), None, ProviderLacksOp),
+        ("rms_norm", ("fast",), Failure("wrong platform", "It is for tea.", fault=False), UnusableProvider),
+    ],
+)
+def test_a_named_provider_that_cannot_run_is_the_error_of_a_run(
+    op: str, typed: tuple[str, ...], failure: Failure | None, kind: type[Exception]
+) -> None:
+    """The same classes as at run time, with the layer that named it."""
+    problem = told(op, survey(failure), typed=typed).problem
+    assert type(problem) is kind
+    assert "--ir-op-priority" in str(problem)
+
+
+def test_an_op_named_by_a_variable_that_nobody_declares_is_a_problem() -> None:
+    """A run would stop at it whichever op is asked about."""
+    problem = told(environment=Environment(op_priority="rms_nrom=native")).problem
+    assert isinstance(problem, UnknownOp)
+    assert "Did you mean 'rms_norm'?" in str(problem)
+
+
+def test_an_unknown_op_is_an_error() -> None:
+    """Files know the op or they do not."""
+    with pytest.raises(UnknownOp, match="rms_norm"):
+        told("rms_nrom")
+
+
+def test_ops_and_who_declares_them() -> None:
+    """The core's ops are native's; a distribution declares what it adds."""
+    assert declared_ops(survey()) == {"rms_norm": "vllm-ir", "silu_and_mul": "vllm-ir", "quick_op": "dist-fast"}
+
+
+def test_what_a_hook_decides_at_run_time_is_a_doubt() -> None:
+    """Default orders and platforms that only loading can tell are said to be so."""
+    text = FAST.replace("rank = 5", 'defaults-at-run-time = true\nplatform = "teapot"')
+    found = Survey(survey().platform, (record("vllm-ir", CORE), record("dist-fast", text)))
+    first, second = told(found=found).doubts
+    assert first.startswith("dist-fast decides its default order at run time")
+    assert "platform 'teapot'" in second
