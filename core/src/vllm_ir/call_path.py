@@ -52,6 +52,7 @@ class CallPath:
             f"{PREFIX}dynamo": torch.compiler.is_dynamo_compiling,
             f"{PREFIX}modes": torch._C._len_torch_dispatch_stack,
             f"{PREFIX}transforms": torch._C._are_functorch_transforms_active,
+            f"{PREFIX}functions": torch._C._has_torch_function_variadic,
             f"{PREFIX}grad": torch.is_grad_enabled,
             f"{PREFIX}failed": failed,
             **{f"{PREFIX}default_{p.name}": p.default for p in signature.parameters if p.default is not REQUIRED},
@@ -151,14 +152,16 @@ class CallPath:
     def _guarded(self, otherwise: str) -> list[str]:
         """Return the lines that run the chain on plain tensors and do something else for all others.
 
-        The order is by cost on the machine where it was measured: two calls into torch, then exact types, then a
-        tensor attribute. A tensor on the meta device has the plain type, and no kernel may ever see it.
+        Three calls into torch, then exact types, then a tensor attribute. Modes of torch functions count, for tracing
+        before dispatch is seen by nothing else. A tensor on the meta device has the plain type, and no kernel may ever
+        see it.
         """
         pairs = list(zip(self._signature.names, self._types.kinds, strict=True))
         lead = next((name for name, kind in pairs if kind == "tensor"), None)
         if lead is None or any(kind == "tensors" for _, kind in pairs):
             return [f"    return {otherwise}"]
-        tests = [f"{PREFIX}modes()", f"{PREFIX}transforms()"]
+        tensors = ", ".join(name for name, kind in pairs if kind != "value")
+        tests = [f"{PREFIX}modes()", f"{PREFIX}transforms()", f"{PREFIX}functions({tensors})"]
         for name, kind in pairs:
             if name == lead:
                 tests.append(f"type({name}) is not {PREFIX}Tensor")

@@ -93,8 +93,11 @@ def bind(
     library = torch.library.Library(space, "FRAGMENT")
     qualified = f"{space}::{declaration.name}"
     try:
+        # Both definitions first: torch.ops keeps the overloads that it saw when the name was first asked for.
         try:
             library.define(declaration.name + declaration.schema)
+            if declaration.allow_inplace:
+                library.define(f"{declaration.name}.maybe_inplace{declaration.inplace_schema}")
         except RuntimeError as error:
             raise DefinedElsewhere(op=declaration.name, namespace=space) from error
         # CompositeExplicitAutograd: one kernel for every backend, not decomposed before AOTAutograd has seen the op.
@@ -201,15 +204,14 @@ def _bind_inplace(
     slots: dict[str, Callable[..., Any]],
     default: OpOverload,
 ) -> OpOverload:
-    """Define the overload that donates the activations, and return it."""
+    """Give the overload that donates the activations what it runs, and return it."""
     import torch
 
     name = f"{declaration.name}.maybe_inplace"
-    library.define(name + declaration.inplace_schema)
     library.impl(name, _through(slots, "kernel", declaration), "CompositeExplicitAutograd")
     fake = _through(slots, "fake", declaration)
     torch.library.register_fake(f"{library.ns}::{name}", fake, lib=library)
-    overload: OpOverload = getattr(torch.ops, library.ns).__getattr__(declaration.name).maybe_inplace
+    overload: OpOverload = getattr(getattr(torch.ops, library.ns), declaration.name).maybe_inplace
 
     def redirect(_keys: Any, *args: Any, **kwargs: Any) -> Any:
         """Take the functional overload where a gradient is wanted, since a donated input cannot be saved for it."""
@@ -220,8 +222,10 @@ def _bind_inplace(
             return overload(*args, **kwargs)
 
     library.impl(name, redirect, "Autograd", with_keyset=True)
-    # Torch has no way to batch an op that may write to its inputs; nobody can rely on what would be written.
-    library.impl(name, default, "FuncTorchBatched")
+    # Torch has no way to batch or functionalise an op that may write to its inputs and has results, too; what it would
+    # write is nothing that anybody may read.
+    for key in ("FuncTorchBatched", "Functionalize"):
+        library.impl(name, default, key)
     return overload
 
 
