@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VERBS: Final = {
-    "list": ("vllm_ir.cli.listing", "providers: where they come from, whether they can run here, and why not"),
+    "list": ("vllm_ir.cli.listing", "installed providers, whether they can run here, and why not"),
     "show": ("vllm_ir.cli.show", "one provider or op in full"),
-    "explain": ("vllm_ir.cli.explain", "which kernel an op runs, who decided that, and why the others do not"),
+    "explain": ("vllm_ir.cli.explain", "which kernel an op runs, who decided that, and why no other"),
 }
 """The core's own verbs: the module whose `run` is called, and what it is for."""
 
