@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from vllm_ir import runtime, torch_binding
-from vllm_ir.errors import BadValue, DuplicateImplementation, DuplicateOp
+from vllm_ir.errors import BadValue, DuplicateImplementation, DuplicateOp, UnknownOp
 from vllm_ir.implementation import IrOpImpl
 from vllm_ir.op import IrOp
 from vllm_ir.registration import bind_op, fit
@@ -78,7 +78,11 @@ class Staging:
         Raises:
             UnknownOp: there is none of that name.
         """
-        return self.ops[name] if name in self.ops else runtime.current().registry.get(name)
+        registry = runtime.current().registry
+        found = self.ops.get(name)
+        if found is None and name not in registry:
+            raise UnknownOp(op=name, known=(*registry.names, *self.ops))
+        return registry.get(name) if found is None else found
 
     def stage(self, op: IrOp, impl: IrOpImpl) -> IrOpImpl:
         """Check one implementation and keep it for the commit; the same declaration twice is one.
