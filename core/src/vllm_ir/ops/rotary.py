@@ -26,7 +26,11 @@ def _check(parameter: str, x: Tensor, head_size: int) -> None:
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, head_size: int, rotary_dim: int, *, neox: bool) -> Tensor:
     """Return x with the first `rotary_dim` elements of each head turned; every product is rounded to x's dtype."""
-    heads = x.reshape(cos.shape[0], -1, head_size)
+    tokens = cos.shape[0]
+    # reshape cannot find -1 among no elements. A size that is a symbol is no int, so nothing is guarded on it.
+    if type(tokens) is int and not tokens:
+        return x.clone(memory_format=torch.contiguous_format)
+    heads = x.reshape(tokens, -1, head_size)
     turned, kept = heads[..., :rotary_dim], heads[..., rotary_dim:]
     if neox:
         first, second = turned[..., : rotary_dim // 2], turned[..., rotary_dim // 2 :]
