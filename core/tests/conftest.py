@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from vllm_ir.op import IrOp
     from vllm_ir.runtime import Runtime
 
 
@@ -31,3 +33,51 @@ def state() -> Iterator[Runtime]:
 
     with isolated() as fresh:
         yield fresh
+
+
+@pytest.fixture
+def add_provider(state: Runtime) -> Callable[..., list[tuple[Any, ...]]]:
+    """Return a function that registers a provider of an op and returns the list of the calls it will get.
+
+    Its results are native's times a factor, so that a result tells who ran. It refuses to see what is no plain tensor.
+    """
+
+    def add(
+        op: IrOp,
+        name: str,
+        factor: float = 2.0,
+        *,
+        inplace: bool = False,
+        supports_args: Callable[..., Any] | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """Register a provider of that name; an in-place one writes to the activations and returns them."""
+        import torch
+
+        calls: list[tuple[Any, ...]] = []
+        native = op.declaration.native
+
+        @functools.wraps(native)
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            """Run native on plain tensors and multiply."""
+            tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+            for tensor in tensors:
+                if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
+                    msg = f"the kernel of {name} got a {type(tensor).__name__} on {tensor.device}"
+                    raise RuntimeError(msg)
+                tensor.data_ptr()
+            calls.append(args)
+            with torch.no_grad():
+                result = native(*args, **kwargs)
+                if not isinstance(result, tuple):
+                    return result * factor
+                scaled = tuple(part * factor for part in result)
+                if not inplace:
+                    return scaled
+                activations = [args[i] for i in op.activation_indices]
+                return tuple(activation.copy_(part) for activation, part in zip(activations, scaled, strict=True))
+
+        op.register_impl(name, supports_args=supports_args, inplace=inplace)(kernel)
+        return calls
+
+    assert state is not None
+    return add
