@@ -69,16 +69,15 @@ from vllm_ir.errors.declaration import (
     TornDeclaration,
     UnknownActivation,
 )
-from vllm_ir.errors.plugins import (
+from vllm_ir.errors.hooks import (
     BadDeclaration,
-    BadEntryPoint,
     BadHookResult,
     BadHookSignature,
-    BadPlatform,
-    BrokenImport,
-    DeniedByPolicy,
-    DuplicatePlatform,
-    DuplicateProvider,
+    MisspeltHook,
+    UnmarkedHook,
+    WarmUpFailed,
+)
+from vllm_ir.errors.manifest import (
     ManifestContradiction,
     ManifestDisagrees,
     ManifestError,
@@ -89,13 +88,18 @@ from vllm_ir.errors.plugins import (
     ManifestUnknownKey,
     ManifestWrongType,
     ManifestWrongValue,
+)
+from vllm_ir.errors.plugins import (
+    BadEntryPoint,
+    BadPlatform,
+    BrokenImport,
+    DeniedByPolicy,
+    DuplicatePlatform,
+    DuplicateProvider,
     MissingAttribute,
     MissingLibrary,
     MissingModule,
-    MisspeltHook,
     UnknownAllowed,
-    UnmarkedHook,
-    WarmUpFailed,
     WrongPlatform,
     WrongProviderApi,
 )

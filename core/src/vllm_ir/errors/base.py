@@ -6,7 +6,7 @@ What each subject's errors say lives beside this file, one module a subject.
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +46,15 @@ class CallError(IrError, TypeError):
 
 
 class ProviderError(IrError, RuntimeError):
-    """A distribution that did not load, with the kind of its failure as the class."""
+    """A distribution that did not load, with the kind of its failure as the class.
+
+    Attributes:
+        kind: the kind in a few words, for a table.
+        fault: whether somebody has to mend something; False where this machine or its operator leaves it out.
+    """
+
+    kind: ClassVar[str] = "failed"
+    fault: ClassVar[bool] = True
 
 
 class InternalError(IrError, RuntimeError):

@@ -1,7 +1,8 @@
-"""What is read when a distribution, a provider or a manifest does not fit: one class a kind of failure.
+"""What is read when a distribution or a provider does not fit this machine, its operator or its neighbours.
 
 Every class says its kind in a few words (`kind`), and whether somebody has to mend something (`fault`) or whether it
-is how this machine is and what its operator wants.
+is how this machine is and what its operator wants. What is wrong inside a manifest is in `manifest`, what is wrong
+with hooks in `hooks`.
 """
 
 from __future__ import annotations
@@ -115,7 +116,6 @@ class WrongProviderApi(ProviderError):
     """A distribution written against another version of the hooks."""
 
     kind: ClassVar[str] = "wrong provider API"
-    fault: ClassVar[bool] = True
 
     def __init__(self, *, distribution: str, got: str, wanted: Sequence[str]) -> None:
         self.distribution, self.got, self.wanted = distribution, got, tuple(wanted)
@@ -132,7 +132,6 @@ class BrokenImport(ProviderError):
     """A module with hooks that cannot be imported, or a hook that raised."""
 
     kind: ClassVar[str] = "broken import"
-    fault: ClassVar[bool] = True
 
     def __init__(self, *, distribution: str, where: str, cause: str) -> None:
         self.distribution, self.where, self.cause = distribution, where, cause
@@ -149,7 +148,6 @@ class MissingModule(ProviderError):
     """An entry point to a module that is not there."""
 
     kind: ClassVar[str] = "broken import"
-    fault: ClassVar[bool] = True
 
     def __init__(self, *, distribution: str, entry_point: str, module: str) -> None:
         self.distribution, self.entry_point, self.module = distribution, entry_point, module
@@ -166,7 +164,6 @@ class MissingAttribute(ProviderError):
     """An entry point to an attribute that its module has not."""
 
     kind: ClassVar[str] = "broken import"
-    fault: ClassVar[bool] = True
 
     def __init__(
         self, *, distribution: str, entry_point: str, module: str, attribute: str, known: Sequence[str]
@@ -188,7 +185,6 @@ class BadEntryPoint(ProviderError):
     """A distribution whose entry points are not what the group asks for."""
 
     kind: ClassVar[str] = "bad declaration"
-    fault: ClassVar[bool] = True
 
     def __init__(self, *, distribution: str, got: str, wanted: str) -> None:
         self.distribution, self.got, self.wanted = distribution, got, wanted
@@ -197,86 +193,6 @@ class BadEntryPoint(ProviderError):
             distribution=distribution,
             got=got,
             wanted=wanted,
-        )
-
-
-class BadHookResult(ProviderError):
-    """A hook that returned what its contract does not allow."""
-
-    kind: ClassVar[str] = "bad declaration"
-    fault: ClassVar[bool] = True
-
-    def __init__(self, *, distribution: str, hook: str, got: str, wanted: str) -> None:
-        self.distribution, self.hook, self.got, self.wanted = distribution, hook, got, wanted
-        super().__init__(
-            f"Distribution {distribution}: hook {hook} returned {got}, wanted {wanted}.",
-            distribution=distribution,
-            hook=hook,
-            got=got,
-            wanted=wanted,
-        )
-
-
-class BadDeclaration(ProviderError):
-    """A declaration that the core refuses: its sentence tells why."""
-
-    kind: ClassVar[str] = "bad declaration"
-    fault: ClassVar[bool] = True
-
-    def __init__(self, *, distribution: str, reason: str) -> None:
-        self.distribution, self.reason = distribution, reason
-        super().__init__(
-            f"Distribution {distribution}: {reason.rstrip('.')}. Nothing of it was registered.",
-            distribution=distribution,
-            reason=reason,
-        )
-
-
-class BadHookSignature(ProviderError):
-    """A hook that asks for arguments its specification does not have."""
-
-    kind: ClassVar[str] = "bad declaration"
-    fault: ClassVar[bool] = True
-
-    def __init__(self, *, distribution: str, reason: str) -> None:
-        self.distribution, self.reason = distribution, reason
-        super().__init__(
-            f"Distribution {distribution}: {reason.rstrip('.')}. Take only arguments of the hook's specification.",
-            distribution=distribution,
-            reason=reason,
-        )
-
-
-class MisspeltHook(ProviderError):
-    """A function marked or named as a hook that no specification knows."""
-
-    kind: ClassVar[str] = "misspelt hook"
-    fault: ClassVar[bool] = True
-
-    def __init__(self, *, distribution: str, hook: str, known: Sequence[str]) -> None:
-        self.distribution, self.hook, self.known = distribution, hook, tuple(known)
-        super().__init__(
-            f"Distribution {distribution}: {hook!r} is no hook (hooks: {listed(known)}).{did_you_mean(hook, known)}"
-            " The author renames it.",
-            distribution=distribution,
-            hook=hook,
-            known=tuple(known),
-        )
-
-
-class UnmarkedHook(ProviderError):
-    """A function named as a hook without the marker that makes it one."""
-
-    kind: ClassVar[str] = "misspelt hook"
-    fault: ClassVar[bool] = True
-
-    def __init__(self, *, distribution: str, hook: str) -> None:
-        self.distribution, self.hook = distribution, hook
-        super().__init__(
-            f"Distribution {distribution}: {hook!r} is named as a hook but would never be called."
-            " The author puts @vllm_ir.hookimpl before it.",
-            distribution=distribution,
-            hook=hook,
         )
 
 
@@ -297,98 +213,4 @@ class DeniedByPolicy(ProviderError):
             variable=variable,
             value=value,
             allows=allows,
-        )
-
-
-class ManifestMissing(ProviderError):
-    """A distribution without the static description of its providers."""
-
-    kind: ClassVar[str] = "manifest missing"
-    fault: ClassVar[bool] = True
-
-    def __init__(self, *, distribution: str, package: str, file: str) -> None:
-        self.distribution, self.package, self.file = distribution, package, file
-        super().__init__(
-            f"Distribution {distribution} has no {file} in its package {package!r}."
-            " The author adds it and includes it in the wheel; docs/manifest.md has an example.",
-            distribution=distribution,
-            package=package,
-            file=file,
-        )
-
-
-class ManifestError(ProviderError):
-    """Root of what can be wrong inside a manifest: it names the file, the key, what was got and what was wanted."""
-
-    kind: ClassVar[str] = "manifest malformed"
-    fault: ClassVar[bool] = True
-
-    def __init__(self, *, file: str, key: str, got: str, wanted: str) -> None:
-        self.file, self.key, self.got, self.wanted = file, key, got, wanted
-        super().__init__(
-            f"{file}: {key or 'the file'} is {got}, wanted {wanted}.", file=file, key=key, got=got, wanted=wanted
-        )
-
-
-class ManifestNotToml(ManifestError):
-    """A manifest that is no TOML, or no UTF-8."""
-
-
-class ManifestWrongType(ManifestError):
-    """A value of a type that its key does not take."""
-
-
-class ManifestWrongValue(ManifestError):
-    """A value of the right type that its key does not take."""
-
-
-class ManifestMissingKey(ManifestError):
-    """A key that every manifest has is not there."""
-
-
-class ManifestUnknownKey(ManifestError):
-    """A key that no manifest has: a misspelling, mostly."""
-
-
-class ManifestContradiction(ManifestError):
-    """Two parts of a manifest that cannot both hold; the JSON Schema cannot see these."""
-
-
-class ManifestNewer(ManifestError):
-    """A manifest of a schema that this vllm-ir does not know yet."""
-
-    kind: ClassVar[str] = "manifest newer"
-
-
-class ManifestDisagrees(ProviderError):
-    """A manifest that says one thing while the hooks do another."""
-
-    kind: ClassVar[str] = "manifest disagreeing"
-    fault: ClassVar[bool] = True
-
-    def __init__(self, *, distribution: str, what: str, manifest: str, hooks: str) -> None:
-        self.distribution, self.what, self.manifest, self.hooks = distribution, what, manifest, hooks
-        super().__init__(
-            f"Distribution {distribution}: {what}: the manifest says {manifest}, the hooks say {hooks}."
-            " The manifest is the source; the author makes the two agree.",
-            distribution=distribution,
-            what=what,
-            manifest=manifest,
-            hooks=hooks,
-        )
-
-
-class WarmUpFailed(ProviderError):
-    """A provider whose warm-up raised, in strict mode."""
-
-    kind: ClassVar[str] = "failed warm-up"
-    fault: ClassVar[bool] = True
-
-    def __init__(self, *, distribution: str, cause: str) -> None:
-        self.distribution, self.cause = distribution, cause
-        super().__init__(
-            f"Distribution {distribution}: warm-up raised {cause}. A first call would meet the same; deny the"
-            " distribution, or mend it.",
-            distribution=distribution,
-            cause=cause,
         )

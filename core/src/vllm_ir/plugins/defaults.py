@@ -5,14 +5,16 @@ Where `native` stands, and what users put before all of it, is left to `orders`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from vllm_ir.errors import BadValue
 from vllm_ir.names import NATIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from vllm_ir.platforms import Platform
     from vllm_ir.plugins.records import DistributionRecord, ProviderRecord
@@ -60,6 +62,11 @@ class Standing:
         """Return the providers of some distributions."""
         return cls({each.name: each for record in records for each in record.providers})
 
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Every op that one of them implements."""
+        return tuple(dict.fromkeys(op for record in self.providers.values() for op in record.ops))
+
     def refuse(self, provider: str, op: str) -> str | None:
         """Return why a provider cannot stand in an op's order, or None where it can."""
         if provider == NATIVE:
@@ -100,16 +107,29 @@ def of_distributions(
 
 
 def of_platform(platform: Platform, records: Iterable[DistributionRecord], *, compiling: bool) -> Merged:
-    """Return the orders that an out-of-tree platform asks for; what it returns that is no order is dropped."""
-    try:
-        answer: Any = platform.get_default_ir_op_priority(compiling)
-    except TypeError:  # written without the argument, as vLLM's platforms are
-        answer = platform.get_default_ir_op_priority()
-    wishes = []
-    for op, names in dict(answer).items() if isinstance(answer, Mapping) or hasattr(answer, "keys") else ():
-        listed = names if isinstance(names, Sequence) and not isinstance(names, str) else (names,)
-        wishes += [(str(op), str(provider), f"platform {platform.name}") for provider in listed]
-    return _merge(wishes, Standing.of(records))
+    """Return the orders that a platform asks for, written with or without the argument `compiling`.
+
+    What a configuration says for every op is taken for each op that somebody here implements.
+
+    Raises:
+        BadValue: the platform returned something else than lists of provider names by op.
+    """
+    ask: Callable[..., Any] = platform.get_default_ir_op_priority
+    answer = ask(compiling) if inspect.signature(ask).parameters else ask()
+    if not isinstance(answer, Mapping):
+        raise _bad(platform, answer)
+    standing = Standing.of(records)
+    lists = dict.fromkeys(standing.ops, getattr(answer, "for_every_op", ())) | dict(answer)
+    for op, names in lists.items():
+        if not isinstance(op, str) or isinstance(names, str) or not isinstance(names, Sequence):
+            raise _bad(platform, {op: names})
+    return _merge([(op, name, f"platform {platform.name}") for op, names in lists.items() for name in names], standing)
+
+
+def _bad(platform: Platform, answer: object) -> BadValue:
+    """Return the error for what is no table of orders."""
+    wanted = "a dict from op names to lists of provider names"
+    return BadValue(who=f"platform {platform.name!r}", field="its default priority", got=repr(answer), wanted=wanted)
 
 
 def _rank(record: DistributionRecord) -> tuple[int, str]:

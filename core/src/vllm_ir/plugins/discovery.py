@@ -6,16 +6,16 @@ has to decide: two distributions with one provider name, or a name in the allow 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vllm_ir import runtime
 from vllm_ir.errors import DuplicatePlatform, InternalError, ProviderError
-from vllm_ir.landscape import Landscape
 from vllm_ir.log import logger
 from vllm_ir.names import NATIVE
-from vllm_ir.plugins import defaults, hooks, loading, records
+from vllm_ir.plugins import loading
 from vllm_ir.plugins.distributions import scan
+from vllm_ir.plugins.outcome import conclude
 from vllm_ir.plugins.policy import DENY
 from vllm_ir.plugins.static import survey
 from vllm_ir.plugins.summary import summarise
@@ -25,46 +25,12 @@ if TYPE_CHECKING:
 
     from vllm_ir.environment import Environment
     from vllm_ir.platforms import Platform
-    from vllm_ir.plugins.defaults import Dropped, Merged
     from vllm_ir.plugins.distributions import Installed
-    from vllm_ir.plugins.hooks import Hooks
     from vllm_ir.plugins.loading import Session
+    from vllm_ir.plugins.outcome import Discovery
     from vllm_ir.plugins.records import DistributionRecord, ProviderRecord
     from vllm_ir.plugins.requirements import Libraries
     from vllm_ir.plugins.static import Survey
-
-
-@dataclass(frozen=True, slots=True)
-class Discovery:
-    """What was found and loaded.
-
-    Args:
-        platform: the machine, as a distribution may have brought it.
-        distributions: one record each, the core first, then in the order of the path.
-        landscape: what the runtime needs of it.
-        hooks: the hooks of what is loaded, for warming up.
-        dropped: providers that a default order named and that cannot stand there.
-        doubts: sentences about the operator's lists that are no error but look like a mistake.
-        summary: one line, logged once and kept.
-    """
-
-    platform: Platform
-    distributions: tuple[DistributionRecord, ...]
-    landscape: Landscape
-    hooks: tuple[Hooks, ...]
-    dropped: tuple[Dropped, ...]
-    doubts: tuple[str, ...]
-    summary: str
-
-    @property
-    def providers(self) -> tuple[ProviderRecord, ...]:
-        """Every provider of every distribution."""
-        return tuple(provider for record in self.distributions for provider in record.providers)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of what was found and of what failed: processes with the same one see the same."""
-        return records.digest(self.distributions)
 
 
 Finished = dict[str, "tuple[DistributionRecord, Session]"]
@@ -103,7 +69,7 @@ def discover(
     broken = {name: loading.failed(undecided[name], error) for name, error in failures.items()}
     outcome = _load(final, sessions, broken, finished)
     _require_native(outcome)
-    return _conclude(final, outcome, [session for _, session in finished.values()])
+    return conclude(final, outcome, [session for _, session in finished.values()])
 
 
 def _ask_for_platforms(first: Survey) -> tuple[dict[str, Session], dict[str, ProviderError], Platform | None]:
@@ -176,51 +142,6 @@ def _adds_no_ops(record: DistributionRecord) -> bool:
 def _may_load(record: DistributionRecord) -> bool:
     """Tell whether there is a reason to import a distribution: a usable provider, or none at all but ops."""
     return record.failure is None and (not record.providers or any(each.usable for each in record.providers))
-
-
-def _conclude(final: Survey, outcome: Mapping[str, DistributionRecord], sessions: list[Session]) -> Discovery:
-    """Return the discovery with everything that follows from the records."""
-    found = tuple(outcome[record.name] for record in final.distributions)
-    at_run_time = {each.record.name: each.priorities for each in sessions if each.priorities is not None}
-    merged: dict[tuple[str, bool], Merged] = {}
-    for compiling in (False, True):
-        merged["distributions", compiling] = defaults.of_distributions(
-            found,
-            final.platform,
-            compiling=compiling,
-            at_run_time={name: said[compiling] for name, said in at_run_time.items()},
-        )
-        merged["platform", compiling] = _of_platform(final.platform, found, compiling=compiling)
-    landscape = Landscape(
-        platform=final.platform,
-        provider_defaults={compiling: merged["distributions", compiling].orders for compiling in (False, True)},
-        platform_defaults={compiling: merged["platform", compiling].orders for compiling in (False, True)},
-        unusable={each.name: each.reason for record in found for each in record.providers if each.reason},
-        distributions={each.name: record.name for record in found for each in record.providers if each.usable},
-    )
-    return Discovery(
-        platform=final.platform,
-        distributions=found,
-        landscape=landscape,
-        hooks=tuple(each.hooks for each in sessions if each.hooks is not None),
-        dropped=tuple(dict.fromkeys(each for part in merged.values() for each in part.dropped)),
-        doubts=final.doubts,
-        summary=summarise(found),
-    )
-
-
-def _of_platform(platform: Platform, found: Sequence[DistributionRecord], *, compiling: bool) -> Merged:
-    """Return the orders that the platform asks for; one whose code raises asks for none."""
-    try:
-        merged: Merged = hooks.guard(
-            platform.name,
-            "get_default_ir_op_priority",
-            lambda: defaults.of_platform(platform, found, compiling=compiling),
-        )
-    except ProviderError as error:
-        logger.warning("%s", error, exc_info=error)
-        return defaults.Merged({})
-    return merged
 
 
 def load_providers() -> Discovery | None:

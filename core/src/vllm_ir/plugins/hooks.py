@@ -64,7 +64,7 @@ class Hooks:
         try:
             self._manager.register(plugin, name=distribution)
         except pluggy.PluginValidationError as error:
-            raise BadHookSignature(distribution=distribution, reason=" ".join(str(error).split())) from error
+            raise BadHookSignature(distribution=distribution, reason=" ".join(str(error).split())) from None
 
     def has(self, hook: str) -> bool:
         """Tell whether the distribution has a hook."""

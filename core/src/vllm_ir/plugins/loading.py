@@ -21,11 +21,11 @@ from vllm_ir.verdict import Unsupported
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from vllm_ir.staging import Staging
     from vllm_ir.implementation import IrOpImpl
     from vllm_ir.platforms import Platform
     from vllm_ir.plugins.hooks import Hooks
     from vllm_ir.plugins.manifest import Manifest
+    from vllm_ir.staging import Staging
 
 Priorities = dict[bool, dict[str, tuple[str, ...]]]
 """Default orders by "does Inductor compile", then by op."""

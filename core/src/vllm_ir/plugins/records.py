@@ -43,8 +43,7 @@ class Failure:
     @classmethod
     def of(cls, error: ProviderError | DuplicateProvider, traceback: str | None = None) -> Failure:
         """Return the failure that an error stands for."""
-        kind, fault = getattr(error, "kind", "failed"), getattr(error, "fault", True)
-        return cls(kind=kind, reason=str(error), fault=fault, traceback=traceback)
+        return cls(kind=error.kind, reason=str(error), fault=error.fault, traceback=traceback)
 
     def describe(self) -> dict[str, Any]:
         """Return the facts as values that JSON can hold."""
