@@ -55,8 +55,9 @@ def _candidate(op: IrOp, entry: Entry, landscape: Landscape, batch_invariant: bo
             reason = f"it has no implementation of {op.name}" if known else "it is not installed"
         return Candidate(entry, None, Unsupported(reason))
     if impl.supported is not True:
-        static = impl.supported if isinstance(impl.supported, Unsupported) else None
-        return Candidate(entry, impl, static or Unsupported("it was registered as not supported on this platform"))
+        if isinstance(impl.supported, Unsupported):
+            return Candidate(entry, impl, impl.supported)
+        return Candidate(entry, impl, Unsupported("it was registered as not supported on this platform"))
     if batch_invariant and not impl.batch_invariant:
         return Candidate(entry, impl, Unsupported(NOT_INVARIANT))
     return Candidate(entry, impl, None)
