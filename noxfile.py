@@ -23,8 +23,7 @@ nox.options.default_venv_backend = "venv"
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "torch_free", "min_deps", "wheels", "types", "docs", "tests"]
 
-DISTRIBUTIONS = ("core", "hosts/transformers", "docs/first_provider")
-TESTS = ("core/tests", "tests", "hosts", "docs")
+HOMES = ("core", "hosts/*", "providers/*", "testkit", "docs/*")
 # What the torch-free half of the core needs, less torch: the newest of each, and the oldest that the metadata allows.
 NEWEST = ("pluggy", "packaging", "tomli; python_version < '3.11'")
 OLDEST = ("pluggy==1.5.0", "packaging==23.0", "tomli==2.0.0")
@@ -51,7 +50,7 @@ def on_every(*versions: str) -> Callable[[Callable[..., None]], Callable[..., No
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run every test of every distribution, with torch, in this environment."""
-    session.run(sys.executable, "-m", "pytest", *(session.posargs or TESTS))
+    session.run(sys.executable, "-m", "pytest", *session.posargs)
 
 
 @nox.session
@@ -104,8 +103,9 @@ def wheels(session: nox.Session) -> None:
     out = Path(session.create_tmp()) / "wheels"
     shutil.rmtree(out, ignore_errors=True)
     session.install("build", "pip", *NEWEST)
-    for folder in DISTRIBUTIONS:
-        session.run("python", "-m", "build", "--wheel", "--outdir", str(out), folder, silent=True)
+    for home in HOMES:
+        for project in sorted(Path().glob(f"{home}/pyproject.toml")):
+            session.run("python", "-m", "build", "--wheel", "--outdir", str(out), str(project.parent), silent=True)
     session.install("--no-deps", "--force-reinstall", *map(str, sorted(out.glob("*.whl"))))
     session.run("python", "tests/wheel_contents.py", *map(str, sorted(out.glob("*.whl"))))
     session.run("vllm-ir", "list")
