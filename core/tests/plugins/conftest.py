@@ -9,10 +9,9 @@ import importlib
 import sys
 import textwrap
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from vllm_ir.plugins.description import CORE
 from vllm_ir.plugins.manifest import FILE
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vllm_ir.runtime import Runtime
-
-PREAMBLE = "from vllm_ir import hookimpl, implements\n"
 
 KERNELS = """
 from torch import Tensor
@@ -191,16 +188,3 @@ def discovering(site: Site) -> Iterator[Runtime]:
     assert site.path.is_dir()
     with isolated(loader=load_providers) as fresh:
         yield fresh
-
-
-@pytest.fixture
-def own() -> Callable[[Any], list[Any]]:
-    """Give what leaves the core out of a list of records, and whatever else this environment has installed."""
-    prefix = ("vllm-ir-provider-", "synthetic-")
-
-    def only(records: Any) -> list[Any]:
-        """Return the records of distributions that the test has written."""
-        names = [getattr(each, "distribution", None) or each.name for each in records]
-        return [each for each, name in zip(records, names, strict=True) if name != CORE and name.startswith(prefix)]
-
-    return only

@@ -18,10 +18,10 @@ from vllm_ir.plugins.distributions import (
     scan,
 )
 from vllm_ir.plugins.records import ShadowedCopy
+from vllm_ir.plugins.walk import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from core.tests.plugins.conftest import Site
 
@@ -47,23 +47,20 @@ def test_both_groups_are_read_in_one_walk(site: Site) -> None:
 
 def test_a_stranger_is_neither_listed_nor_parsed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """METADATA of a distribution without our groups is never opened."""
-    import importlib.metadata
-
     site.metadata("synthetic-stranger", "1.0", "[console_scripts]\na = b:c\n")
     site.metadata("synthetic-ours", "1.0", LINES)
     opened: list[str] = []
-    read = importlib.metadata.PathDistribution.read_text
+    read = Folder.read
 
-    def spy(self: importlib.metadata.PathDistribution, filename: str | Path) -> str | None:
+    def spy(self: Folder, file: str) -> str:
         """Note what is opened."""
-        opened.append(f"{self._path}/{filename}")
-        return read(self, filename)
+        opened.append(f"{self.key}/{file}")
+        return read(self, file)
 
-    monkeypatch.setattr(importlib.metadata.PathDistribution, "read_text", spy)
-    names = [each.name for each in scan([str(site.path)])]
-    assert names == ["synthetic-ours"]
-    assert not [path for path in opened if "synthetic_stranger" in path and path.endswith("METADATA")]
-    assert [path for path in opened if "synthetic_ours" in path and path.endswith("METADATA")]
+    monkeypatch.setattr(Folder, "read", spy)
+    assert [each.name for each in scan([str(site.path)])] == ["synthetic-ours"]
+    assert "synthetic-stranger/METADATA" not in opened
+    assert "synthetic-ours/METADATA" in opened
 
 
 def test_the_first_copy_wins_and_the_second_is_told(make_site: Callable[[str], Site]) -> None:
@@ -149,10 +146,3 @@ def test_any_text_is_read_without_an_exception(text: str) -> None:
     """Files of strangers may hold anything."""
     for entry in parse_entry_points(f"[{PROVIDERS}]\n{text}", PROVIDERS):
         assert isinstance(entry.module, str)
-
-
-@given(st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,8}[A-Za-z0-9])?", fullmatch=True))
-def test_names_are_compared_as_installers_do(name: str) -> None:
-    """Normalising as pip's own library does, and twice is once."""
-    utils = pytest.importorskip("packaging.utils")
-    assert normalise(name) == utils.canonicalize_name(name) == normalise(normalise(name))

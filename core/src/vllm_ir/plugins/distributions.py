@@ -5,16 +5,19 @@ What a distribution's manifest says is left to `manifest`, whether it may load t
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vllm_ir.plugins.records import ShadowedCopy
+from vllm_ir.plugins.walk import normalise, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from vllm_ir.plugins.walk import Metadata
+
+__all__ = ["COMMANDS", "PROVIDERS", "EntryPoint", "Installed", "normalise", "parse_entry_points", "scan"]
 
 PROVIDERS: Final = "vllm_ir.providers"
 """Entry-point group of distributions that bring providers."""
@@ -66,82 +69,37 @@ class Installed:
     shadowed: tuple[ShadowedCopy, ...]
 
 
-def scan(path: list[str] | None = None) -> tuple[Installed, ...]:
+def scan(path: Sequence[str] | None = None) -> tuple[Installed, ...]:
     """Return our distributions in the order of the path; of one that is there twice, the first.
 
     Args:
         path: folders to look in; default: the path of this process.
     """
-    first: dict[str, importlib.metadata.Distribution] = {}
-    others: dict[str, list[importlib.metadata.Distribution]] = {}
-    texts: dict[str, str] = {}
-    for distribution in _distributions(path):
-        key = _key(distribution)
-        if key is None:
-            continue
-        if key in first:
-            others.setdefault(key, []).append(distribution)
-            continue
-        first[key] = distribution
-        text = _entry_points_text(distribution)
+    copies: dict[str, list[Metadata]] = {}
+    for metadata in walk(path):
+        copies.setdefault(metadata.key, []).append(metadata)
+    found = []
+    for key, (first, *others) in copies.items():
+        # The first copy decides, also when it is older than its entry points: it is what Python would import.
+        text = first.read("entry_points.txt") if key else ""
         if PROVIDERS in text or COMMANDS in text:
-            texts[key] = text
-    # A copy counts as shadowed only if it would have been ours: the first copy may be older than its entry point.
-    return tuple(_installed(first[key], key, others.get(key, ()), text) for key, text in texts.items())
+            found.append(_installed(first, others, text))
+    return tuple(found)
 
 
-def normalise(name: str) -> str:
-    """Return a distribution's name as installers compare it: lower case, one hyphen for any run of `-_.`."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _distributions(path: list[str] | None) -> Iterable[importlib.metadata.Distribution]:
-    """Return every distribution on the path."""
-    if path is None:
-        return importlib.metadata.distributions()
-    return importlib.metadata.distributions(path=path)
-
-
-def _key(distribution: importlib.metadata.Distribution) -> str | None:
-    """Return the normalised name, or None for what an installer left behind half removed.
-
-    The library reads it off the folder's name where it can; parsing METADATA of hundreds of distributions takes
-    longer than everything else here.
-    """
-    try:
-        name = getattr(distribution, "_normalized_name", None) or distribution.metadata["Name"]
-    except Exception:  # noqa: BLE001 - metadata of a stranger may be broken in any way, and is none of our business
-        return None
-    return normalise(name) if isinstance(name, str) and name and not name.startswith("~") else None
-
-
-def _entry_points_text(distribution: importlib.metadata.Distribution) -> str:
-    """Return the text of a distribution's entry points; empty where there are none that can be read."""
-    try:
-        return distribution.read_text("entry_points.txt") or ""
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _installed(
-    distribution: importlib.metadata.Distribution,
-    key: str,
-    others: Iterable[importlib.metadata.Distribution],
-    text: str,
-) -> Installed:
+def _installed(first: Metadata, others: Iterable[Metadata], text: str) -> Installed:
     """Return the facts of one distribution and its shadowed copies."""
-    location = _location(distribution)
-    copies = {(location, _fact(distribution, "Version"))}
+    seen = {(first.location, first.fact("Version"))}
     shadowed = []
     for other in others:
-        copy = (_location(other), _fact(other, "Version"))
-        if copy not in copies:  # one folder may be on the path twice
-            copies.add(copy)
+        copy = (other.location, other.fact("Version"))
+        if copy not in seen:  # one folder may be on the path twice
+            seen.add(copy)
             shadowed.append(ShadowedCopy(version=copy[1] or "unknown", location=copy[0]))
     return Installed(
-        name=_fact(distribution, "Name") or key,
-        version=_fact(distribution, "Version") or "unknown",
-        location=location,
+        name=first.fact("Name") or first.key,
+        version=first.fact("Version") or "unknown",
+        location=first.location,
         providers=parse_entry_points(text, PROVIDERS),
         commands=parse_entry_points(text, COMMANDS),
         shadowed=tuple(shadowed),
@@ -167,17 +125,3 @@ def parse_entry_points(text: str, group: str) -> tuple[EntryPoint, ...]:
             module, attribute = match.groups() if match else (value.strip(), None)
             found.append(EntryPoint(name.strip(), module, attribute))
     return tuple(found)
-
-
-def _location(distribution: importlib.metadata.Distribution) -> str:
-    """Return the folder that a distribution is installed in, links resolved."""
-    return os.path.realpath(str(distribution.locate_file("")))
-
-
-def _fact(distribution: importlib.metadata.Distribution, key: str) -> str | None:
-    """Return one line of a distribution's metadata, or None where it is not there."""
-    try:
-        value = distribution.metadata[key]
-    except Exception:  # noqa: BLE001 - newer libraries raise where older ones return None, of several classes
-        return None
-    return str(value) if value else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vllm_ir.errors import MissingLibrary
+from vllm_ir.plugins.walk import normalise, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 
 def installed_version(distribution: str) -> str | None:
-    """Return the version of an installed distribution, or None where there is none."""
-    try:
-        return importlib.metadata.version(distribution)
-    except Exception:  # noqa: BLE001 - not installed, or half removed: libraries raise one of several classes
-        return None
+    """Return the version of an installed distribution, or None where there is none or nothing tells it."""
+    key = normalise(distribution)
+    first = next((metadata for metadata in walk() if metadata.key == key), None)
+    return first.fact("Version") if first else None
 
 
 def importable(library: str) -> bool:
