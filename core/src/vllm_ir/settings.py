@@ -76,8 +76,8 @@ def _checked(file: Path, table: object) -> Settings:
         if key not in KEYS:
             raise MalformedSettings(
                 file=str(file),
-                problem=f"key {key!r} means nothing (keys: {', '.join(KEYS)}).{did_you_mean(key, KEYS)}",
-                fix="Remove it.",
+                problem=f"key {key!r} means nothing (keys: {', '.join(KEYS)})",
+                fix=f"{did_you_mean(key, KEYS)} Rename or remove it.".strip(),
             )
     priority = table.get("op-priority", {})
     if not isinstance(priority, dict):

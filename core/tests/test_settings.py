@@ -1,0 +1,114 @@
+"""The settings file of a folder: which one is read, and what it may not say."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+from vllm_ir.errors import MalformedSettings
+from vllm_ir.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OWN = 'op-priority = { rms_norm = ["a", "native"], silu_and_mul = "b, c" }\n'
+PROJECT = '[tool.vllm-ir.op-priority]\nrms_norm = ["project"]\n'
+
+
+def test_a_folder_without_a_file(tmp_path: Path) -> None:
+    """Nothing is asked for, and no file is named."""
+    assert Settings.read(tmp_path) == Settings(None, {})
+
+
+def test_the_working_folder_is_read_by_default(tmp_path: Path) -> None:
+    """Tests stand in a folder of their own."""
+    (tmp_path / "vllm-ir.toml").write_text(OWN)
+    assert Settings.read() == Settings(
+        tmp_path / "vllm-ir.toml", {"rms_norm": ("a", "native"), "silu_and_mul": ("b", "c")}
+    )
+
+
+def test_its_own_file_goes_before_the_project(tmp_path: Path) -> None:
+    """One file holds, not a mixture; without the first the second is read."""
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    assert Settings.read(tmp_path) == Settings(tmp_path / "pyproject.toml", {"rms_norm": ("project",)})
+    (tmp_path / "vllm-ir.toml").write_text("")
+    assert Settings.read(tmp_path) == Settings(tmp_path / "vllm-ir.toml", {})
+
+
+@pytest.mark.parametrize("text", ["", "[project]\nname = 'x'\n", "[tool.other]\na = 1\n", "tool = 3\n"])
+def test_a_project_that_says_nothing_of_it(tmp_path: Path, text: str) -> None:
+    """Most projects."""
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert Settings.read(tmp_path) == Settings()
+
+
+def test_no_folder_above_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds can be read beside where the process was started."""
+    (tmp_path / "vllm-ir.toml").write_text(OWN)
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    monkeypatch.chdir(inner)
+    assert Settings.read() == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "fix"),
+    [
+        (
+            "op-prioritty = {}",
+            "key 'op-prioritty' means nothing (keys: op-priority).",
+            "Did you mean 'op-priority'? Rename or remove it.",
+        ),
+        ("strict = true", "key 'strict' means nothing (keys: op-priority).", "Rename or remove it."),
+        ("op-priority = 3", "op-priority is 3, wanted a table.", "Write [op-priority]."),
+        (
+            "op-priority.rms_norm = 3",
+            "op-priority.rms_norm is 3, wanted a list of provider names.",
+            'Write rms_norm = ["native"].',
+        ),
+        (
+            "op-priority.rms_norm = ['a', 3]",
+            "op-priority.rms_norm is ['a', 3], wanted a list of provider names.",
+            'Write rms_norm = ["native"].',
+        ),
+    ],
+)
+@pytest.mark.parametrize("project", [False, True])
+def test_what_a_file_may_not_say(tmp_path: Path, text: str, problem: str, fix: str, project: bool) -> None:
+    """An unknown key and a wrong type are errors that name the file, in either file."""
+    file = tmp_path / ("pyproject.toml" if project else "vllm-ir.toml")
+    file.write_text(f"[tool.vllm-ir]\n{text}\n" if project else text)
+    with pytest.raises(MalformedSettings) as caught:
+        Settings.read(tmp_path)
+    assert str(caught.value) == f"{file}: {problem} {fix}"
+    assert (caught.value.file, caught.value.fix) == (str(file), fix)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 - made here
+
+
+def test_a_table_that_is_none(tmp_path: Path) -> None:
+    """`tool.vllm-ir` has to be a table."""
+    (tmp_path / "pyproject.toml").write_text("[tool]\nvllm-ir = 3\n")
+    with pytest.raises(MalformedSettings, match=r"vllm-ir is 3, wanted a table\. Write \[tool\.vllm-ir\]\."):
+        Settings.read(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"op-priority = [", b"\xff\xfe", b"a = 1\na = 2\n"])
+@pytest.mark.parametrize("name", ["vllm-ir.toml", "pyproject.toml"])
+def test_a_file_that_is_no_toml(tmp_path: Path, content: bytes, name: str) -> None:
+    """The parser's own words follow the file's name."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(MalformedSettings) as caught:
+        Settings.read(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / name}: it cannot be read: ")
+    assert str(caught.value).endswith(" Mend the file.")
+
+
+def test_names_are_kept_once_without_blanks(tmp_path: Path) -> None:
+    """As everywhere else."""
+    (tmp_path / "vllm-ir.toml").write_text(
+        "op-priority.a = [' b', 'b', 'c ']\nop-priority.d = ''\nop-priority.e = []\n"
+    )
+    assert Settings.read(tmp_path).op_priority == {"a": ("b", "c"), "d": (), "e": ()}
