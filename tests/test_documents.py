@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.conftest import Workspace
 
 # The hosts are put together from pieces, so that this file does not hold what it looks for.
-MACHINE = re.compile(r"(?<![\w.])[/](?:work|root|home/[a-z]|Users/[A-Za-z]|tmp/[a-z])\b/?")
+MACHINE = re.compile(rf"(?<![\w.])(?:[/](?:work|root|Users/[A-Za-z]+)|{re.escape(str(Path.home()))})\b/?")
 HOSTS = re.compile("|".join([r"files\.python" + "hosted", r"py" + r"pi\.org", r"download\." + r"pytorch\.org"]))
 TEXT = {".py", ".md", ".toml", ".json", ".yml", ".yaml", ".cfg", ".txt", ".sh", ""}
 LAW = re.compile(r"`([\w./-]+\.py)::(\w+)`")

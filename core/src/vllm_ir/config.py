@@ -58,7 +58,7 @@ class IrOpPriorityConfig(Mapping[str, "tuple[str, ...]"]):
 
     @classmethod
     def from_text(cls, text: str) -> IrOpPriorityConfig:
-        """Return what "rms_norm=triton,native;silu_and_mul=cpu" says.
+        """Return what "rms_norm=fast,native;silu_and_mul=fast" says.
 
         Raises:
             MalformedPriority: it cannot be read.

@@ -145,7 +145,7 @@ def read_providers(value: str | Sequence[str], layer: str | None = None) -> tupl
 
 
 def parse_text(text: str, layer: str | None = None) -> dict[str, tuple[str, ...]]:
-    """Return the lists written as "rms_norm=triton,native;silu_and_mul=cpu".
+    """Return the lists written as "rms_norm=fast,native;silu_and_mul=fast".
 
     Args:
         text: ops apart by ';', each with '=' and its providers apart by ','.

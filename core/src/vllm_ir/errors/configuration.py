@@ -75,7 +75,7 @@ class MalformedPriority(ConfigurationError):
         self.text, self.reason, self.layer = text, reason, layer
         super().__init__(
             f"{_by(layer)}{text!r} is no priority list: {reason}. Write op=provider,provider with ';' between ops,"
-            " for example rms_norm=triton,native;silu_and_mul=native.",
+            " for example rms_norm=fast,native;silu_and_mul=native.",
             text=text,
             reason=reason,
             layer=layer,
