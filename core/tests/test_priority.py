@@ -120,7 +120,7 @@ def test_what_is_no_list_of_providers(written: object) -> None:
         read_providers(written, "set_default")  # type: ignore[arg-type]
     assert str(caught.value) == (
         f"set_default: {written!r} is no priority list: wanted provider names. Write op=provider,provider with ';'"
-        " between ops, for example rms_norm=triton,native;silu_and_mul=native."
+        " between ops, for example rms_norm=fast,native;silu_and_mul=native."
     ).replace(repr(written), repr(repr(written)))
     assert (caught.value.text, caught.value.layer) == (repr(written), "set_default")
 
@@ -168,7 +168,7 @@ def test_a_text_that_cannot_be_read(text: str, reason: str) -> None:
         parse_text(text, "VLLM_IR_OP_PRIORITY")
     assert str(caught.value) == (
         f"VLLM_IR_OP_PRIORITY: {text!r} is no priority list: {reason}. Write op=provider,provider with ';' between ops,"
-        " for example rms_norm=triton,native;silu_and_mul=native."
+        " for example rms_norm=fast,native;silu_and_mul=native."
     )
 
 
