@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir import runtime as _runtime
+from vllm_ir import first_use as _first_use
 
 if TYPE_CHECKING:
     from vllm_ir import errors, ops
@@ -69,7 +69,7 @@ _HOMES: Final = {
 def __getattr__(name: str) -> Any:
     """Bring in a public name; `current_platform` is asked anew each time, since a provider may bring a platform."""
     if name == "current_platform":
-        return _runtime.current().platform
+        return import_module("vllm_ir.runtime").current().platform
     if name in ("errors", "ops"):
         return import_module(f"vllm_ir.{name}")
     if name not in _HOMES:
@@ -85,8 +85,8 @@ def __dir__() -> list[str]:
 
 
 def _discover() -> None:
-    """Find and load providers; what the runtime calls before its first selection."""
+    """Find and load providers; what is done before the first selection."""
     import_module("vllm_ir.plugins").load_providers()
 
 
-_runtime.current().set_loader(_discover)
+_first_use.prepare(_discover)

@@ -6,7 +6,7 @@ Tests use it in place of patching; programs have no use for it, because graphs m
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllm_ir import runtime
 from vllm_ir.environment import Environment
@@ -20,6 +20,7 @@ from vllm_ir.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from vllm_ir.once import Once
     from vllm_ir.runtime import Runtime
 
 
@@ -29,6 +30,7 @@ def isolated(
     settings: Settings | None = None,
     landscape: Landscape | None = None,
     loader: Callable[[], object] | None = None,
+    discovery: Once[Any] | None = None,
 ) -> Iterator[Runtime]:
     """Give the process a fresh state, and its old one back at the end.
 
@@ -37,6 +39,7 @@ def isolated(
         settings: the settings file that holds; none when None.
         landscape: what discovery found; nothing when None.
         loader: what discovers providers at the first selection; nothing when None.
+        discovery: what `load_providers` asks; one that discovers what is installed when None.
 
     Yields:
         the state. Ops that were registered before are there, with their native implementation only.
@@ -47,9 +50,11 @@ def isolated(
     state = runtime.current()
     environment = Environment.read(variables or {})
     kept = list(state.registry)
-    fresh = State(preferences=Preferences(environment, settings or Settings()), landscape=landscape or Landscape())
-    if loader is not None:
-        fresh.loader = loader
+    fresh = State(
+        preferences=Preferences(environment, settings or Settings()),
+        landscape=landscape or Landscape(),
+        loader=loader or (lambda: None),
+    )
     with state.lock:
         members = {op.name: op.save() for op in kept}
         for op in kept:

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir import dispatch, log, orders
+from vllm_ir import dispatch, first_use, log, orders
 from vllm_ir.landscape import Landscape
 from vllm_ir.once import Once
 from vllm_ir.platforms import detect
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from vllm_ir.settings import Settings
 
 
-def _load_nothing() -> None:
-    """Stand for discovery where there is none."""
-
-
 @dataclass(slots=True)
 class State:
     """All that a process was told and found, apart from its ops.
@@ -47,7 +43,7 @@ class State:
     """
 
     preferences: Preferences = field(default_factory=Preferences)
-    loader: Callable[[], object] = _load_nothing
+    loader: Callable[[], object] = first_use.run
     landscape: Landscape = field(default_factory=Landscape)
     discovery: Once[Any] = field(default_factory=Once)
     wrapping: Wrapping = field(default_factory=Wrapping)
@@ -130,10 +126,6 @@ class Runtime:
     def load(self) -> None:
         """Discover providers if nobody has."""
         self._state.loader()
-
-    def set_loader(self, loader: Callable[[], object]) -> None:
-        """Set what discovers providers before the first selection; the level above gives it."""
-        self._state.loader = loader
 
     def adopt(self, landscape: Landscape) -> None:
         """Take what discovery found; every op asks for its order again."""
