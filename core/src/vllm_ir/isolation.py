@@ -55,6 +55,8 @@ def isolated(
         landscape=landscape or Landscape(),
         loader=loader or (lambda: None),
     )
+    if discovery is not None:
+        fresh.discovery = discovery
     with state.lock:
         members = {op.name: op.save() for op in kept}
         for op in kept:
