@@ -44,6 +44,12 @@ def find(name: str = "fake") -> ProviderRecord:
     return record
 
 
+def installed_here() -> set[str]:
+    """Return the providers of the environment that runs the tests, such as the example that a reader installed."""
+    made = "vllm-ir-provider-fake", "synthetic-good"
+    return {each.name for each in plugins.providers() if each.distribution not in made} - {"native"}
+
+
 def manifest(more: str = "", *, top: str = "", ops: str = "rms_norm = {}", provider: str = "fake") -> str:
     """Return the text of a manifest with one provider for the CPU."""
     return (
@@ -182,7 +188,7 @@ def test_what_does_not_load_is_a_record_and_leaves_nothing(
     assert said in record.failure.reason
     assert "vllm-ir-provider-fake" in record.failure.reason
     assert find("good").state == "loaded"
-    assert set(ops.rms_norm.impls) == {"native", "good"}
+    assert set(ops.rms_norm.impls) - installed_here() == {"native", "good"}
     assert torch.equal(ops.rms_norm(X, None, 1e-5), X)
 
 
@@ -367,7 +373,7 @@ def test_a_denied_neighbour_in_one_distribution_is_left_out(site: Site) -> None:
     with isolated({"VLLM_IR_PROVIDERS_DISABLED": "second"}, loader=plugins.load_providers):
         assert find().state == "loaded"
         assert find("second").failure is not None
-        assert set(ops.rms_norm.impls) == {"native", "fake"}
+        assert set(ops.rms_norm.impls) - installed_here() == {"native", "fake"}
 
 
 NEW_OP = (
