@@ -76,6 +76,15 @@ def test_a_note_without_a_name_is_the_text_alone(
     ]
 
 
+def test_a_docstring_folds_under_its_own_indent(
+    capsys: pytest.CaptureFixture[str], columns: Callable[[int], None]
+) -> None:
+    """Each line folds for itself, and an empty one stays."""
+    columns(24)
+    output.print_paragraphs("Args:\n\n    x: any shape and any strides.")
+    assert capsys.readouterr().out.splitlines() == ["Args:", "", "    x: any shape and any", "        strides."]
+
+
 def test_facts_without_a_value_are_left_out(capsys: pytest.CaptureFixture[str], columns: Callable[[int], None]) -> None:
     """An empty fact is no line, and no facts are no output."""
     columns(80)
