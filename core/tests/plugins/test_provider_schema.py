@@ -85,6 +85,7 @@ NEARLY_RIGHT = st.fixed_dictionaries(
         "providers": st.dictionaries(NAMES, PROVIDER, max_size=2),
     },
 )
+# Copied because the file they get into is changed again, and hypothesis hands out the same list or table each time.
 SCALARS = st.one_of(
     st.sampled_from(
         [
@@ -114,7 +115,7 @@ SCALARS = st.one_of(
     st.just({}),
     st.just([1]),
     st.just({"a": 1}),
-)
+).map(copy.deepcopy)
 
 
 def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -139,7 +140,7 @@ def spoilt(draw: st.DrawFn) -> dict[str, Any]:
             holder = holder[key]
         action = draw(st.sampled_from(["replace", "remove", "add", "repeat"]))
         if action == "replace":
-            holder[way[-1]] = copy.deepcopy(draw(SCALARS))
+            holder[way[-1]] = draw(SCALARS)
         elif action == "remove" or not isinstance(holder, (dict, list)):
             del holder[way[-1]]
         elif isinstance(holder, dict):
@@ -147,7 +148,7 @@ def spoilt(draw: st.DrawFn) -> dict[str, Any]:
                 SCALARS
             )
         else:
-            holder.append(copy.deepcopy(holder[-1]) if action == "repeat" else copy.deepcopy(draw(SCALARS)))
+            holder.append(copy.deepcopy(holder[-1]) if action == "repeat" else draw(SCALARS))
     return document
 
 
