@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vllm_ir.errors import IrError, WrongArgument
+from vllm_ir.errors import CallError, IrError, WrongArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,11 +29,14 @@ def explain_failure(op: IrOp, error: Exception, args: Sequence[Any], provider: s
     Raises:
         WrongArgument: an argument has a type that the op's schema does not take.
     """
-    if isinstance(error, IrError):
+    if isinstance(error, IrError) and not isinstance(error, CallError):
         return
+    # A wrong type may have misled native into complaining of another argument.
     wrong = find_wrong_argument(op, args)
     if wrong is not None:
         raise wrong from error
+    if isinstance(error, IrError):
+        return
     note = f"while op {op.name!r} ran on provider {provider!r}" if provider else f"while op {op.name!r} ran"
     notes = getattr(error, "__notes__", [])
     if any(str(text).startswith(f"while op {op.name!r}") for text in notes):

@@ -24,13 +24,18 @@ def _check(parameter: str, x: Tensor, head_size: int) -> None:
         )
 
 
+def _heads(x: Tensor, tokens: int, head_size: int) -> int:
+    """Return how many heads a token has; never by dividing by the number of tokens, of which there may be none."""
+    if x.shape[-1] != head_size:
+        return x.shape[-1] // head_size
+    # One head of each token, or heads in a dimension of their own. With two dimensions it is all the same: each row
+    # takes the angle of its own token, or of the only one.
+    return x.shape[-2] if x.dim() > 2 and x.shape[:-2].numel() == tokens else 1  # noqa: PLR2004 - see above
+
+
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, head_size: int, rotary_dim: int, *, neox: bool) -> Tensor:
     """Return x with the first `rotary_dim` elements of each head turned; every product is rounded to x's dtype."""
-    tokens = cos.shape[0]
-    # reshape cannot find -1 among no elements. A size that is a symbol is no int, so nothing is guarded on it.
-    if type(tokens) is int and not tokens:
-        return x.clone(memory_format=torch.contiguous_format)
-    heads = x.reshape(tokens, -1, head_size)
+    heads = x.reshape(-1, _heads(x, cos.shape[0], head_size), head_size)
     turned, kept = heads[..., :rotary_dim], heads[..., rotary_dim:]
     if neox:
         first, second = turned[..., : rotary_dim // 2], turned[..., rotary_dim // 2 :]
