@@ -100,7 +100,10 @@ def make_plain_chain(
             break
     else:
         lines.append(f"    return {PREFIX}exhausted({arguments})")
-    return make_function("\n".join(lines), f"{name}_plain_chain", scope)
+    made = make_function("\n".join(lines), f"{name}_plain_chain", scope)
+    # Dynamo's guard on a function is one on its code, and code of the same source is shared.
+    made.__code__ = made.__code__.replace()
+    return made
 
 
 def _step_lines(i: int, step: Step, arguments: str, names: Sequence[str]) -> list[str]:

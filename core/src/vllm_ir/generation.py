@@ -7,14 +7,13 @@ import linecache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType
+    from types import CodeType, FunctionType
 
 
-def make_function(source: str, name: str, scope: dict[str, Any]) -> Callable[..., Any]:
+def make_function(source: str, name: str, scope: dict[str, Any]) -> FunctionType:
     """Return the function that a source defines, with lines that a traceback can show."""
     exec(_compile(source, name), scope)  # noqa: S102 - the source is made here, of checked names
-    made: Callable[..., Any] = scope[name]
+    made: FunctionType = scope[name]
     return made
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir import dispatch, first_use, log, orders
+from vllm_ir.assembly import Mode
 from vllm_ir.landscape import Landscape
 from vllm_ir.once import Once
 from vllm_ir.platforms import detect
 from vllm_ir.preferences import EVERY_OP, Preferences
 from vllm_ir.priority import FLAG, Layer, Wish, read_providers
 from vllm_ir.registry import Registry
-from vllm_ir.switchboard import Mode, Switchboard
 from vllm_ir.wrapping import Wrapping
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from vllm_ir.op import IrOp
     from vllm_ir.platforms import Platform
     from vllm_ir.settings import Settings
+    from vllm_ir.switchboard import Switchboard
 
 
 @dataclass(slots=True)
