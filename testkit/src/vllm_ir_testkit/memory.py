@@ -65,15 +65,9 @@ class Snapshot:
         was, x = self.bytes[position], args[position]
         if was is None:
             return False
-        now = storage_bytes(x).clone()
-        covered = torch.zeros_like(now)
-        mask = torch.empty(0, dtype=x.dtype, device=x.device).set_(covered.untyped_storage())
-        own = mask.as_strided(x.shape, x.stride(), x.storage_offset())
-        _fill_bytes(own)
-        return bool(((now != was) & (covered == 0)).any())
-
-
-def _fill_bytes(x: Tensor) -> None:
-    """Set every byte of a tensor's elements to one value that is not zero."""
-    pattern = torch.full((x.element_size(),), 1, dtype=torch.uint8, device=x.device).view(x.dtype)
-    x.copy_(pattern.reshape(()).expand(x.shape))
+        elements = was.numel() // x.element_size()
+        whole = elements * x.element_size()
+        changed = (storage_bytes(x)[:whole] != was[:whole]).view(elements, x.element_size()).any(dim=-1)
+        places = torch.arange(elements, device=x.device).as_strided(x.shape, x.stride(), x.storage_offset())
+        changed[places.reshape(-1)] = False
+        return bool(changed.any())

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vllm_ir_testkit.manager import TestManager
+    from vllm_ir_testkit.suite.session import Session
 
 PROVIDER: Final = "--vllm-ir-provider"
 """The option that names the provider to judge."""

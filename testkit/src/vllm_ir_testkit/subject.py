@@ -6,7 +6,8 @@ What is demanded of a result is the checks' business.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.dispatch import judge
@@ -29,7 +30,23 @@ if TYPE_CHECKING:
 Arguments = tuple[Any, ...]
 
 
-@dataclass(slots=True)
+def take(op: IrOp, case: Case, device: torch.device | str) -> Arguments | None:
+    """Return the arguments of a case that is legal for an op, or None."""
+    try:
+        args = case.build(op, device)
+        op.impls[NATIVE].impl_fn(*args)
+    except Exception:  # noqa: BLE001 - whatever native or the generator raises, the call means nothing
+        return None
+    return args
+
+
+@functools.lru_cache(maxsize=64)
+def legal_cases(op: IrOp, device: str) -> tuple[Case, ...]:
+    """Return the curated cases that mean something for an op, whoever implements it."""
+    return tuple(case for case in cases_of(op) if take(op, case, device) is not None)
+
+
+@dataclass(frozen=True, slots=True)
 class Subject:
     """One op by one provider on one device.
 
@@ -44,7 +61,6 @@ class Subject:
     impl: IrOpImpl
     device: torch.device
     record: ProviderRecord | None = None
-    _legal: tuple[Case, ...] | None = field(default=None, repr=False)
 
     @property
     def provider(self) -> str:
@@ -72,18 +88,11 @@ class Subject:
 
     def take(self, case: Case) -> Arguments | None:
         """Return the arguments of a case that is legal for the op, or None."""
-        try:
-            args = self.build(case)
-            self.native(args)
-        except Exception:  # noqa: BLE001 - whatever native or the generator raises, the call means nothing
-            return None
-        return args
+        return take(self.op, case, self.device)
 
     def legal(self) -> tuple[Case, ...]:
         """Return the curated cases that mean something for the op."""
-        if self._legal is None:
-            self._legal = tuple(case for case in cases_of(self.op) if self.take(case) is not None)
-        return self._legal
+        return legal_cases(self.op, str(self.device))
 
     def unusual(self) -> Iterator[tuple[Case, Arguments]]:
         """Yield legal calls with dtypes that few kernels take."""

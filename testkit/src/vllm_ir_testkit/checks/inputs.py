@@ -38,8 +38,9 @@ def written(subject: Subject, args: tuple[Any, ...]) -> str | None:
     with contextlib.suppress(Exception):  # the refusal check reports what raises; a write before it still counts
         subject.run(args)
     names = subject.op.declaration.signature.names
-    changed = [names[i] for i in before.changed(args)]
-    if not changed:
-        return None
-    declared = "" if subject.impl.inplace else " and the implementation is not declared inplace"
-    return f"wrote to {', '.join(changed)}, which the default overload never may{declared}"
+    changed = before.changed(args)
+    around = [names[i] for i in changed if before.changed_around(args, i)]
+    if around:
+        return f"wrote around {', '.join(around)}, into memory that the view does not cover"
+    written = ", ".join(names[i] for i in changed)
+    return f"wrote to {written}, which the default overload never may" if changed else None

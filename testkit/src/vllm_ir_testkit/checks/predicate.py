@@ -27,6 +27,7 @@ TOKENS: Final = (0, 1, 2, 7, 16, 17, 129)
 """Numbers of tokens that a predicate is asked about."""
 
 _RAISED: Final = "raised "
+_SYMBOL: Final = "returned a SymBool, whose value hangs on that size"
 
 
 def check(subject: Subject, notes: Notes) -> None:
@@ -54,7 +55,7 @@ def batch_faults(subject: Subject, case: Case) -> list[str]:
     real = verdict(subject, subject.build(case))
     free = verdict(subject, unbacked(subject, case))
     said = []
-    if free != real and free.startswith(_RAISED):
+    if free != real and free.startswith((_RAISED, _SYMBOL)):
         said.append(
             f"it branches on the number of tokens, or on values: with a size that nobody knows it {free}."
             " Look at dtypes, trailing sizes and strides only"
@@ -75,7 +76,7 @@ def verdict(subject: Subject, args: tuple[Any, ...]) -> str:
     except Exception as error:  # noqa: BLE001 - what a predicate raises is a part of the answer
         return f"{_RAISED}{in_words(error)}"
     if said is None:
-        return f"{_RAISED}nothing, but returned a SymBool"
+        return _SYMBOL
     return "accepted" if said else f"refused ({answer})"
 
 

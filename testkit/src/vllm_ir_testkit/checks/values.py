@@ -28,11 +28,10 @@ SENTENCE: Final = "equals native: bits for narrow dtypes, within the op's tolera
 def check(subject: Subject, notes: Notes) -> None:
     """Compare every accepted call with native, one by one and all results of a dtype together."""
     totals: dict[torch.dtype, bounds.Total] = {}
-    for case, args, outputs in subject.runs(notes):
+    for case, _, outputs in subject.runs(notes):
         what = disagreement(subject, case, outputs, subject.native(subject.build(case)), totals)
         if what is not None:
             notes.fault(case, what)
-        del args
     for dtype, total in totals.items():
         what = bounds.total_complaint(total, dtype)
         if what is not None and not notes.findings:
