@@ -344,7 +344,7 @@ def test_a_graph_without_torch_ops_follows_the_order(op: IrOpInplace) -> None:
 def test_modes_without_torch_ops_see_the_scope(op: IrOpInplace) -> None:
     """A dispatch mode is led into the kernel of the scope that is open."""
     with vllm_ir.enable_torch_wrap(enable=False), op.set_priority("p6"):
-        graph = make_fx(lambda x: op(x))(torch.ones(1))
+        graph = make_fx(op)(torch.ones(1))
     assert [node.target for node in graph.graph.nodes if node.op == "call_function"] == [
         torch.ops.aten.full_like.default
     ]

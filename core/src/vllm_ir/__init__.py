@@ -66,17 +66,20 @@ _HOMES: Final = {
 """The module of each public name that is no module itself."""
 
 
-def __getattr__(name: str) -> Any:
-    """Bring in a public name; `current_platform` is asked anew each time, since a provider may bring a platform."""
-    if name == "current_platform":
-        return import_module("vllm_ir.runtime").current().platform
-    if name in ("errors", "ops"):
-        return import_module(f"vllm_ir.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'vllm_ir' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    # A checker that saw this would take every misspelt name for one that exists.
+
+    def __getattr__(name: str) -> Any:
+        """Bring in a public name; `current_platform` is asked anew each time, since a provider may bring a platform."""
+        if name == "current_platform":
+            return import_module("vllm_ir.runtime").current().platform
+        if name in ("errors", "ops"):
+            return import_module(f"vllm_ir.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'vllm_ir' has no attribute {name!r}")
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,134 @@
+"""What a user's type checker sees; checked by the test beside it, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import vllm_ir
+from typing_extensions import assert_type
+from vllm_ir import IrOpImpl, IrOpPriorityConfig, KernelConfig, Unsupported, errors, ops
+from vllm_ir.op import IrOp, IrOpInplace
+from vllm_ir.overload import InplaceOverload
+from vllm_ir.priority import Entry
+from vllm_ir.reporting import OpReport, Report
+from vllm_ir.tolerances import Tolerance
+from vllm_ir.verdict import Explanation, Verdict
+
+
+@vllm_ir.register_op
+def bare(x: torch.Tensor) -> torch.Tensor:
+    """Be an op by the bare decorator."""
+    return x
+
+
+@vllm_ir.register_op(name="named", activations=["x"], batch_invariant=True)
+def with_arguments(x: torch.Tensor) -> torch.Tensor:
+    """Be an op by a call of the decorator."""
+    return x
+
+
+@vllm_ir.register_op(allow_inplace=True)
+def donating(x: torch.Tensor) -> torch.Tensor:
+    """Be an op with maybe_inplace."""
+    return x
+
+
+@vllm_ir.register_op(allow_inplace=False)
+def functional(x: torch.Tensor) -> torch.Tensor:
+    """Be an op without."""
+    return x
+
+
+def predicate(x: torch.Tensor) -> bool | Unsupported:
+    """Refuse with a reason."""
+    return x.is_contiguous() or Unsupported("needs contiguous rows")
+
+
+@vllm_ir.implements("donating", provider="fast", supports_args=predicate, inplace=True, batch_invariant=True)
+def declared(x: torch.Tensor) -> torch.Tensor:
+    """Be a declaration."""
+    return x
+
+
+@donating.register_impl("other", supported=Unsupported("needs a library"))
+def registered(x: torch.Tensor) -> torch.Tensor:
+    """Be an implementation."""
+    return x
+
+
+def what_is_seen(x: torch.Tensor) -> None:
+    """Hold the type of every part of the interface."""
+    assert_type(bare, IrOp)
+    assert_type(with_arguments, IrOp)
+    assert_type(functional, IrOp)
+    assert_type(donating, IrOpInplace)
+    assert_type(donating.maybe_inplace, InplaceOverload)
+    assert_type(declared, IrOpImpl)
+    assert_type(registered, IrOpImpl)
+    assert_type(ops.rms_norm, IrOp)
+    assert_type(ops.fused_add_rms_norm, IrOpInplace)
+    assert_type(ops.an_op_of_another_distribution, IrOp)
+    assert_type(bare.impls, Mapping[str, IrOpImpl])
+    assert_type(bare.activations, list[str])
+    assert_type(bare.activation_indices, list[int])
+    assert_type(bare.get_priority(), list[str])
+    assert_type(bare.supported_providers(), list[str])
+    assert_type(bare.dispatch(x), IrOpImpl)
+    assert_type(bare.get_tolerance(torch.float32), Tolerance)
+    assert_type(bare.apply_arg_defaults((x,)), tuple[Any, ...])
+    assert_type(bare.generate_inputs(num_tokens=1), tuple[Any, ...])
+    assert_type(bare.set_priority(["a"]), AbstractContextManager[None])
+    assert_type(declared.supported, bool | Unsupported)
+    assert_type(declared.impl_fn, Callable[..., Any])
+    assert_type(declared.supports_all_args, bool)
+    assert_type(declared.supports_args(x), bool | Unsupported)
+
+
+def what_is_told(x: torch.Tensor) -> None:
+    """Hold the types of reports and explanations."""
+    assert_type(vllm_ir.explain("bare", x), Explanation)
+    assert_type(bare.explain(x, compiling=True), Explanation)
+    assert_type(bare.explain(x).selected, str | None)
+    assert_type(bare.explain(x).verdicts, tuple[Verdict, ...])
+    assert_type(vllm_ir.report(), Report)
+    assert_type(vllm_ir.report().ops, Mapping[str, OpReport])
+    assert_type(vllm_ir.report().ops["bare"].priority, tuple[Entry, ...])
+    assert_type(vllm_ir.report().ops["bare"].calls, Mapping[str, int])
+    assert_type(vllm_ir.report().ops["bare"].refusals, tuple[tuple[str, str, int], ...])
+
+
+def what_is_configured(arguments: list[str]) -> None:
+    """Hold the types of configurations and scopes, and that a `with` swallows no exception."""
+    assert_type(IrOpPriorityConfig.from_arguments(arguments), tuple[IrOpPriorityConfig, list[str]])
+    assert_type(IrOpPriorityConfig(rms_norm=["a"], silu_and_mul="b,c").rms_norm, tuple[str, ...])
+    assert_type(KernelConfig({"rms_norm": ["a"]}).ir_op_priority, IrOpPriorityConfig)
+    bare.set_default("a,b")
+    bare.set_default(("a", "b"))
+    with bare.set_priority("a") as nothing:
+        assert_type(nothing, None)
+    with vllm_ir.enable_torch_wrap(enable=False), IrOpPriorityConfig.from_text("rms_norm=a").set_priority():
+        pass
+    assert_type(after_a_scope(), int)
+
+
+def after_a_scope() -> int:
+    """Return from inside a scope; a checker that took the scope for one that swallows would miss a return."""
+    with bare.set_priority(["a"]):
+        return 1
+
+
+def what_is_caught() -> str | None:
+    """Hold the types of an error's facts."""
+    try:
+        bare()
+    except errors.NoImplementation as error:
+        assert_type(error.op, str)
+        assert_type(error.refusals, tuple[tuple[str, str], ...])
+    except errors.UnknownProvider as error:
+        assert_type(error.op, str | None)
+        assert_type(error.known, tuple[str, ...])
+        return error.layer
+    return None
