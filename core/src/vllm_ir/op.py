@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.declaration import native_implementation
-from vllm_ir.errors import BadSignature, InternalError, WrongCall
+from vllm_ir.errors import BadSignature, UnregisteredOp, WrongCall
 from vllm_ir.implementation import IrOpImpl, caller
 from vllm_ir.names import NATIVE
 from vllm_ir.signature import Signature
@@ -58,7 +58,7 @@ class IrOp:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - the generated one takes the op's own
         """Run the op without changing any input; each op has this generated with native's own signature."""
-        raise InternalError(what=f"Op {self.name!r} has no generated call.")
+        raise UnregisteredOp(op=self.name)
 
     @property
     def impls(self) -> Mapping[str, IrOpImpl]:

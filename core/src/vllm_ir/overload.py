@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vllm_ir.errors import InternalError
+from vllm_ir.errors import UnregisteredOp
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -28,7 +28,7 @@ class InplaceOverload:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - the generated one takes the op's own
         """Run the op; results may be the activations. Generated per op with native's own signature."""
-        raise InternalError(what=f"{self.name} has no generated call.")
+        raise UnregisteredOp(op=self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy as the op's name."""

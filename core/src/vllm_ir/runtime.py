@@ -173,31 +173,38 @@ class Runtime:
 
     def wrap(self, *, enable: bool) -> None:
         """Set for the whole process whether tracers see the torch op."""
-        with self.lock:
-            self.wrapping.default = enable
+        if not enable:
+            self.load()
+        before, self.wrapping.default = self.wrapping.default, enable
+        try:
             self._rewrap()
+        except BaseException:
+            self.wrapping.default = before
+            self._rewrap()
+            raise
 
     @contextlib.contextmanager
     def wrap_scope(self, *, enable: bool) -> Iterator[None]:
         """Set in the current context whether tracers see the torch op."""
-        with self.lock:
-            token = self.wrapping.open(enable=enable)
-            self._rewrap()
+        if not enable:
+            self.load()  # not under the lock, see `warm`
+        scope = self.wrapping.open(enable=enable)
         try:
+            self._rewrap()
             yield
         finally:
-            with self.lock:
-                self.wrapping.close(token)
-                del token
-                self._rewrap()
+            self.wrapping.close(scope)
+            del scope
+            self._rewrap()
 
     def _rewrap(self) -> None:
         """Give every op the call that the wrapping asks for."""
-        for op in self.registry:
-            board = self.board(op)
-            if not self.wrapping.always and not board.warmed:
-                self.warm(op)
-            self.wrapping.apply(board)
+        with self.lock:
+            for op in self.registry:
+                board = self.board(op)
+                if not self.wrapping.always and not board.warmed:
+                    self.warm(op)
+                self.wrapping.apply(board)
 
     # Orders.
 

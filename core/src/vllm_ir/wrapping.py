@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,12 +11,20 @@ if TYPE_CHECKING:
 
 
 class WrapScope:
-    """A setting that is open in some contexts."""
+    """A setting that is open in some contexts.
 
-    __slots__ = ("__weakref__", "enabled")
+    Attributes:
+        enabled: the setting.
+        outer: the scope around it, or None.
+        passed: it was closed before a scope inside it was.
+    """
 
-    def __init__(self, *, enabled: bool) -> None:
+    __slots__ = ("__weakref__", "enabled", "outer", "passed")
+
+    def __init__(self, *, enabled: bool, outer: WrapScope | None) -> None:
         self.enabled = enabled
+        self.outer = outer
+        self.passed = False
 
 
 class Wrapping:
@@ -36,15 +44,23 @@ class Wrapping:
         """Whether every call in every context shows tracers the torch op."""
         return self.default and not self._scopes
 
-    def open(self, *, enable: bool) -> Token[WrapScope | None]:
+    def open(self, *, enable: bool) -> WrapScope:
         """Set it for the current context."""
-        scope = WrapScope(enabled=enable)
+        scope = WrapScope(enabled=enable, outer=self._scope.get())
         self._scopes.add(scope)
-        return self._scope.set(scope)
+        self._scope.set(scope)
+        return scope
 
-    def close(self, token: Token[WrapScope | None]) -> None:
-        """Undo what `open` did."""
-        self._scope.reset(token)
+    def close(self, scope: WrapScope) -> None:
+        """Undo what `open` did; generators may close scopes in another order than they opened them."""
+        found = self._scope.get()
+        if found is not scope:
+            scope.passed = True
+            return
+        found = scope.outer
+        while found is not None and found.passed:
+            found = found.outer
+        self._scope.set(found)
 
     def enabled(self) -> bool:
         """Return the setting of the current context."""

@@ -189,6 +189,18 @@ def staged(*, ops: Any = (), implementations: Any = ()) -> None:
         staging.add_implementations(implementations)
 
 
+def called_too_early() -> None:
+    """Call an op before the transaction that declares it has ended."""
+    with transaction("some-distribution"):
+        vllm_ir.register_op(name="early")(two)(torch.ones(1))
+
+
+def donated_too_early() -> None:
+    """Call its other overload."""
+    with transaction("some-distribution"):
+        vllm_ir.register_op(name="early", allow_inplace=True)(two).maybe_inplace(torch.ones(1))
+
+
 def torn() -> None:
     """Register a declaration for another op than the one it names."""
     with transaction("some-distribution") as staging:
@@ -482,6 +494,19 @@ MISTAKES: dict[str, Mistake] = {
         errors.BadValue,
         "distribution 'some-distribution': an item of its implementations is 5, wanted a function declared with"
         " implements(...).",
+    ),
+    "call before the end of the transaction": Mistake(
+        called_too_early,
+        errors.UnregisteredOp,
+        "Op 'early' cannot be called: the transaction that declares it has not ended, or has failed. Call it after its"
+        " distribution has been loaded.",
+        {"op": "early"},
+    ),
+    "donating call before the end of the transaction": Mistake(
+        donated_too_early,
+        errors.UnregisteredOp,
+        "Op 'early.maybe_inplace' cannot be called: the transaction that declares it has not ended, or has failed."
+        " Call it after its distribution has been loaded.",
     ),
     "declaration for another op": Mistake(
         torn,

@@ -4,7 +4,7 @@ IrError
 ├── DeclarationError (ValueError)    an author's mistake: BadName, ReservedName, BadSignature, KeywordOnlyParameter,
 │                                    SchemaMismatch, PredicateMismatch, BadValue, UnknownActivation, InplaceOutputs,
 │                                    InplaceNotAllowed, DuplicateOp, DuplicateImplementation, TornDeclaration,
-│                                    RetiredOp, DefinedElsewhere, MissingGenerator, MissingTolerance
+│                                    RetiredOp, DefinedElsewhere, UnregisteredOp, MissingGenerator, MissingTolerance
 ├── ConfigurationError (ValueError)  a user's mistake: UnknownOp, UnknownProvider, ProviderLacksOp,
 │                                    UnusableProvider, MalformedPriority, MalformedVariable, MalformedSettings;
 │                                    on the command line UnknownVerb, DuplicateVerb, DeniedVerb, UnknownName,
@@ -68,6 +68,7 @@ from vllm_ir.errors.declaration import (
     SchemaMismatch,
     TornDeclaration,
     UnknownActivation,
+    UnregisteredOp,
 )
 from vllm_ir.errors.hooks import (
     BadDeclaration,
@@ -180,6 +181,7 @@ __all__ = [
     "UnknownProvider",
     "UnknownVerb",
     "UnmarkedHook",
+    "UnregisteredOp",
     "UnusableProvider",
     "WarmUpFailed",
     "WrongArgument",

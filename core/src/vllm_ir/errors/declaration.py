@@ -179,6 +179,18 @@ class TornDeclaration(DeclarationError):
         )
 
 
+class UnregisteredOp(DeclarationError):
+    """A call of an op whose declaration is still under way, or has failed with others it was made with."""
+
+    def __init__(self, *, op: str) -> None:
+        self.op = op
+        super().__init__(
+            f"Op {op!r} cannot be called: the transaction that declares it has not ended, or has failed."
+            " Call it after its distribution has been loaded.",
+            op=op,
+        )
+
+
 class RetiredOp(DeclarationError):
     """An op whose name torch still holds for one that was forgotten, with another schema."""
 
