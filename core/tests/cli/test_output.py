@@ -102,10 +102,14 @@ def test_styles_show_on_a_terminal_unless_it_cannot_or_must_not(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    assert (output.styled("x", output.BAD) != "x") is shown
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert output.styled("x", output.BAD) == "x"
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    output.print_text("x", output.BAD)
+    assert ("\x1b[31m" in terminal.getvalue()) is shown
+    pipe = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", pipe)
+    output.print_text("x", output.BAD)
+    assert pipe.getvalue() == "x\n"
 
 
 def test_a_terminal_that_tells_no_width_gets_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """How answers look: JSON for programs, tables and paragraphs of at most a terminal's width for people.
 
-What is in them is the verbs' business. Colours are for a terminal alone, and never under NO_COLOR.
+What is in them is the verbs' business. Colours are for a terminal alone, and never under NO_COLOR. rich draws; it is
+imported when something is drawn, so that `--json` does not wait for it.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import json
 import os
 import sys
 import textwrap
-import unicodedata
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
 
 VERSION: Final = "1"
 """Version of every JSON object; a key is never removed or given another meaning under it."""
@@ -21,16 +23,13 @@ VERSION: Final = "1"
 PIPE_WIDTH: Final = 1000
 """Columns where nobody looks: a row stays one line, so that grep and cut see it whole."""
 
-GOOD: Final = "32"
-BAD: Final = "31"
-DOUBTFUL: Final = "33"
-DIM: Final = "2"
-BOLD: Final = "1"
+GOOD: Final = "green"
+BAD: Final = "red"
+DOUBTFUL: Final = "yellow"
+DIM: Final = "dim"
+BOLD: Final = "bold"
 PLAIN: Final = ""
-"""Styles, as terminals number them."""
-
-GAP: Final = 2
-_NARROWEST: Final = 16
+"""Styles, by rich's names."""
 
 Cell = tuple[str, str]
 """A text and its style."""
@@ -57,32 +56,34 @@ def terminal_width() -> int:
         return PIPE_WIDTH
 
 
-def styled(text: str, style: str) -> str:
-    """Return a text in a style, where stdout shows styles."""
-    plain = not style or not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return text if plain else f"\x1b[{style}m{text}\x1b[0m"
+def make_console() -> Console:
+    """Return a console on stdout; plain where nobody looks, or where NO_COLOR or the terminal asks for it."""
+    from rich.console import Console
 
-
-def columns_of(text: str) -> int:
-    """Return how many columns a text takes: two for a wide character, none for one that joins the one before."""
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
-    )
+    # rich leaves bold and dim in place under NO_COLOR; people who set it want plain text.
+    plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return Console(width=terminal_width(), color_system=None if plain else "standard", highlight=False, markup=False)
 
 
 def print_text(text: str, style: str = PLAIN, *, indent: int = 0) -> None:
     """Print a paragraph, folded at the terminal's width; lines after the first are set in by `indent`."""
-    for line in _fold(text, terminal_width(), indent):
-        print(styled(line, style))
+    console = make_console()
+    for line in _fold(text, console.width, indent):
+        console.print(line, style=style, soft_wrap=True)
 
 
 def print_note(name: str, text: str, style: str = BOLD) -> None:
     """Print `name: text`, or the text alone in its style, as a paragraph set in by two, its further lines by four."""
+    from rich.text import Text
+
     if not name:
         print_text(f"  {text}", style, indent=4)
         return
-    first, *others = _fold(f"  {name}: {text}", terminal_width(), 4)
-    print(first.replace(name, styled(name, style), 1), *others, sep="\n")
+    console = make_console()
+    first, *others = _fold(f"  {name}: {text}", console.width, 4)
+    console.print(Text.assemble("  ", (name, style), first.removeprefix(f"  {name}")), soft_wrap=True)
+    for line in others:
+        console.print(line, soft_wrap=True)
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
@@ -99,19 +100,24 @@ def print_rows(rows: Sequence[Sequence[Cell]]) -> None:
     """Print rows in columns; the last column folds where a line is too long."""
     if not rows:
         return
-    widths = [max(columns_of(text) for text, _ in column) for column in zip(*rows, strict=True)]
-    start = sum(widths[:-1]) + GAP * (len(widths) - 1)
-    room = max(terminal_width() - start, _NARROWEST)
+    from rich.segment import Segment
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2), pad_edge=False)
+    for _ in rows[0][:-1]:
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for row in rows:
-        *cells, (text, style) = row
-        head = "".join(
-            styled(cell, look) + " " * (width - columns_of(cell) + GAP)
-            for (cell, look), width in zip(cells, widths, strict=False)
-        )
-        first, *others = _fold(text, room, 0)
-        print((head + styled(first, style)).rstrip())
-        for line in others:
-            print(" " * start + styled(line, style))
+        table.add_row(*(Text(text, style) for text, style in row))
+    console = make_console()
+    for line in console.render_lines(table, pad=False):
+        # rich fills cells with blanks to their column's end, which grep and diff would show.
+        while line and not line[-1].text.strip():
+            line.pop()
+        if line:
+            line[-1] = Segment(line[-1].text.rstrip(), line[-1].style)
+        console.print(Text.assemble(*((each.text, each.style or PLAIN) for each in line)), soft_wrap=True)
 
 
 def print_paragraphs(text: str) -> None:
@@ -126,9 +132,15 @@ def print_verbatim(text: str) -> None:
 
 
 def _fold(text: str, width: int, indent: int) -> list[str]:
-    """Return the lines of a text that may be too long; there is always one."""
-    if columns_of(text) <= width:
-        return [text]
+    """Return the lines of a text that may be too long; there is always one.
+
+    rich folds, too, but sets no further line in.
+    """
     return textwrap.wrap(
-        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        text,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
     ) or [""]
