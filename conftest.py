@@ -34,10 +34,11 @@ def imports_torch(source: str) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave test files that need torch out of an interpreter that has none (the torch-free nox session)."""
-    if HAS_TORCH or collection_path.suffix != ".py":
+    """Leave test files, and folders whose conftest needs torch, out where there is none (the torch-free session)."""
+    path = collection_path / "conftest.py" if collection_path.is_dir() else collection_path
+    if HAS_TORCH or path.suffix != ".py" or not path.is_file():
         return None
-    return True if imports_torch(collection_path.read_text(encoding="utf-8")) else None
+    return True if imports_torch(path.read_text(encoding="utf-8")) else None
 
 
 @pytest.fixture(autouse=True)
