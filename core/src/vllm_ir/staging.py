@@ -104,12 +104,14 @@ class Staging:
         state = runtime.current()
         with state.lock:
             try:
-                for op in self.ops.values():
-                    check_op_name(op, None)
-                    self.bound.append(bind_op(op))
+                # Torch last: what it has defined it can undo only as long as nobody has looked.
                 for impl in self.implementations:
                     if impl.op_name not in self.ops:
                         fit(state.registry.get(impl.op_name), impl)
+                for op in self.ops.values():
+                    check_op_name(op, None)
+                for op in self.ops.values():
+                    self.bound.append(bind_op(op))
             except BaseException:
                 for op, _, binding in self.bound:
                     if state.retired.get(op.name) is not binding:

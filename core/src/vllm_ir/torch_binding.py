@@ -42,7 +42,8 @@ class Binding:
     used ends in a crash. So a binding can be filled anew, but is never undone once an op has been called.
 
     Attributes:
-        library: keeps the definitions alive.
+        libraries: keep kernels and definitions alive; undone in this order, for torch crashes on a kernel whose
+            definition went first.
         namespace: where the op lives in torch.ops.
         declaration: the op that fills it.
         default: the functional overload.
@@ -50,7 +51,7 @@ class Binding:
         slots: what the functions that torch holds lead to.
     """
 
-    library: torch.library.Library
+    libraries: tuple[torch.library.Library, ...]
     namespace: str
     declaration: OpDeclaration
     default: OpOverload
@@ -90,14 +91,14 @@ def bind(
         retired.declaration = declaration
         return retired
     space = namespace(declaration.name)
-    library = torch.library.Library(space, "FRAGMENT")
+    definitions, library = (torch.library.Library(space, "FRAGMENT") for _ in range(2))
     qualified = f"{space}::{declaration.name}"
     try:
         # Both definitions first: torch.ops keeps the overloads that it saw when the name was first asked for.
         try:
-            library.define(declaration.name + declaration.schema)
+            definitions.define(declaration.name + declaration.schema)
             if declaration.allow_inplace:
-                library.define(f"{declaration.name}.maybe_inplace{declaration.inplace_schema}")
+                definitions.define(f"{declaration.name}.maybe_inplace{declaration.inplace_schema}")
         except RuntimeError as error:
             raise DefinedElsewhere(op=declaration.name, namespace=space) from error
         # CompositeExplicitAutograd: one kernel for every backend, not decomposed before AOTAutograd has seen the op.
@@ -108,9 +109,9 @@ def bind(
         default = getattr(getattr(torch.ops, space), declaration.name).default
         inplace = _bind_inplace(library, declaration, slots, default) if declaration.allow_inplace else None
     except BaseException:
-        _undefine(library, space, declaration.name)
+        _undefine((library, definitions), space, declaration.name)
         raise
-    return Binding(library, space, declaration, default, inplace, slots)
+    return Binding((library, definitions), space, declaration, default, inplace, slots)
 
 
 class _Catch:
@@ -146,7 +147,7 @@ def _bind_gradients(library: torch.library.Library, name: str, native: Callable[
 
 def unbind(binding: Binding) -> None:
     """Undo a definition; for one whose op was never called."""
-    _undefine(binding.library, binding.namespace, binding.declaration.name)
+    _undefine(binding.libraries, binding.namespace, binding.declaration.name)
 
 
 def _through(slots: dict[str, Callable[..., Any]], slot: str, declaration: OpDeclaration) -> Callable[..., Any]:
@@ -229,11 +230,12 @@ def _bind_inplace(
     return overload
 
 
-def _undefine(library: torch.library.Library, space: str, name: str) -> None:
-    """Remove what a library defined, also from the cache that `torch.ops` keeps."""
+def _undefine(libraries: tuple[torch.library.Library, ...], space: str, name: str) -> None:
+    """Remove what libraries hold in this order, also from the cache that `torch.ops` keeps."""
     import torch
 
-    library._destroy()
+    for library in libraries:
+        library._destroy()
     owner = getattr(torch.ops, space)
     if name in vars(owner):
         delattr(owner, name)
