@@ -47,6 +47,7 @@ class CallPath:
         plain = frozenset((torch.Tensor, torch.nn.Parameter))
         self._globals: dict[str, Any] = {
             f"{PREFIX}Tensor": torch.Tensor,
+            f"{PREFIX}Parameter": torch.nn.Parameter,
             f"{PREFIX}plain": plain,
             f"{PREFIX}optional": plain | {type(None)},
             f"{PREFIX}dynamo": torch.compiler.is_dynamo_compiling,
@@ -153,20 +154,22 @@ class CallPath:
         """Return the lines that run the chain on plain tensors and do something else for all others.
 
         Three calls into torch, then exact types, then a tensor attribute. Modes of torch functions count, for tracing
-        before dispatch is seen by nothing else. A tensor on the meta device has the plain type, and no kernel may ever
-        see it.
+        before dispatch is seen by nothing else; they are asked with one tensor, since the types of all are looked at.
+        The likely type comes first, because a set costs a hash. A tensor on the meta device has the plain type, and no
+        kernel may ever see it.
         """
         pairs = list(zip(self._signature.names, self._types.kinds, strict=True))
         lead = next((name for name, kind in pairs if kind == "tensor"), None)
         if lead is None or any(kind == "tensors" for _, kind in pairs):
             return [f"    return {otherwise}"]
-        tensors = ", ".join(name for name, kind in pairs if kind != "value")
-        tests = [f"{PREFIX}modes()", f"{PREFIX}transforms()", f"{PREFIX}functions({tensors})"]
+        tests = [f"{PREFIX}modes()", f"{PREFIX}transforms()", f"{PREFIX}functions({lead})"]
         for name, kind in pairs:
             if name == lead:
                 tests.append(f"type({name}) is not {PREFIX}Tensor")
-            elif kind != "value":
-                tests.append(f"type({name}) not in {PREFIX}{'plain' if kind == 'tensor' else 'optional'}")
+            elif kind == "tensor":
+                tests.append(f"type({name}) is not {PREFIX}Tensor and type({name}) not in {PREFIX}plain")
+            elif kind == "optional tensor":
+                tests.append(f"type({name}) is not {PREFIX}Parameter and type({name}) not in {PREFIX}optional")
         tests.append(f"{lead}.is_meta")
         return [
             f"    if {' or '.join(tests)}:",
