@@ -209,3 +209,26 @@ def test_threads_hold_transactions_of_their_own(state: Runtime) -> None:
     assert sorted(impls) == ["native", "p0", "p2", "p4", "p6"]
     assert {impls[f"p{n}"].distribution for n in (0, 2, 4, 6)} == {f"distribution-{n}" for n in (0, 2, 4, 6)}
     assert state.staging.get() is None
+
+
+def test_a_transaction_inside_another_waits_for_the_outer_one(state: Runtime) -> None:
+    """If the outer one fails nothing of the inner one stays; if it succeeds the inner one's distribution is kept."""
+    before = everything(state)
+    with contextlib.suppress(KeyError), transaction("outer"):
+        with transaction("inner") as held:
+            held.add_implementations([declared("kernel")])
+        raise KeyError
+    assert everything(state) == before
+    with transaction("outer"), transaction("inner") as held:
+        held.add_implementations([declared("kernel")])
+    assert ops.silu_and_mul.impls["kernel"].distribution == "inner"
+
+
+def test_two_transactions_inside_one_another_do_not_take_one_name(state: Runtime) -> None:
+    """The second implementation of one provider is refused before anything is registered."""
+    before = everything(state)
+    with pytest.raises(errors.DuplicateImplementation), transaction("outer") as outer:
+        outer.add_implementations([declared("kernel")])
+        with transaction("inner") as inner:
+            inner.add_implementations([declared("kernel", function=other_silu)])
+    assert everything(state) == before

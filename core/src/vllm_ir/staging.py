@@ -99,6 +99,19 @@ class Staging:
         self.implementations.append(ready)
         return ready
 
+    def absorb(self, inner: Staging) -> None:
+        """Take over what a transaction inside this one held back; the declarations keep their distribution.
+
+        Raises:
+            DuplicateOp, DuplicateImplementation: it does not fit what is held back here.
+        """
+        self.add_ops(inner.ops.values())
+        for impl in inner.implementations:
+            for staged in self.implementations:
+                if (staged.op_name, staged.provider) == (impl.op_name, impl.provider):
+                    raise DuplicateImplementation(op=impl.op_name, provider=impl.provider, where=staged.where)
+            self.implementations.append(impl)
+
     def commit(self) -> None:
         """Bind and register everything, or nothing."""
         state = runtime.current()
@@ -132,6 +145,8 @@ class Staging:
 def transaction(distribution: str | None, devices: frozenset[str] | None = None) -> Iterator[Staging]:
     """Hold back everything that is declared inside, and register all of it at the end.
 
+    One inside another hands what it held back to the outer one, which may still fail.
+
     Args:
         distribution: whose declarations they are.
         devices: torch device types whose tensors the implementations may be given; None when they take any.
@@ -142,14 +157,18 @@ def transaction(distribution: str | None, devices: frozenset[str] | None = None)
     Raises:
         DeclarationError, ConfigurationError: something does not fit; nothing of it is registered.
     """
+    outer = open_staging()
     staging = Staging(distribution, devices)
-    open_staging = runtime.current().staging
-    token = open_staging.set(staging)
+    holder = runtime.current().staging
+    token = holder.set(staging)
     try:
         yield staging
     finally:
-        open_staging.reset(token)
-    staging.commit()
+        holder.reset(token)
+    if outer is None:
+        staging.commit()
+    else:
+        outer.absorb(staging)
 
 
 def open_staging() -> Staging | None:
