@@ -80,3 +80,45 @@ class RealDiscoveryRefused(ConfigurationError):
             "A test under TestManager tried to discover the installed providers, so its result would depend on the"
             " machine. Add what it needs: manager.add(...) or manager.load(...)."
         )
+
+
+class BadBenchRequest(ConfigurationError):
+    """An option of a benchmark that cannot be followed."""
+
+    def __init__(self, *, option: str, got: str, wanted: str) -> None:
+        self.option, self.got, self.wanted = option, got, wanted
+        super().__init__(
+            f"{option} {got!r} cannot be followed, wanted {wanted}.", option=option, got=got, wanted=wanted
+        )
+
+
+class NoPlotting(ConfigurationError):
+    """A plot was asked for where matplotlib is not installed."""
+
+    def __init__(self, *, file: str) -> None:
+        self.file = file
+        super().__init__(
+            f"--plot {file} needs matplotlib, which is not installed. Run: pip install 'vllm-ir-testkit[plot]'",
+            file=file,
+        )
+
+
+class BadProviderName(ConfigurationError):
+    """A name that no new provider can have."""
+
+    def __init__(self, *, name: str, reason: str) -> None:
+        self.name, self.reason = name, reason
+        super().__init__(
+            f"No provider can be called {name!r}: {reason}. Choose another name.", name=name, reason=reason
+        )
+
+
+class FolderExists(ConfigurationError):
+    """A folder that a new provider would overwrite."""
+
+    def __init__(self, *, folder: str) -> None:
+        self.folder = folder
+        super().__init__(
+            f"{folder} exists already, and nothing was written. Remove it, or give another place with --into.",
+            folder=folder,
+        )
