@@ -165,16 +165,17 @@ def test_a_result_never_shares_a_buffer(add_provider: Any) -> None:
     op.set_default("a")
     matrix = torch.randn(64, 64)
 
-    def run(x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+    def run(x: Tensor, r: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Donate two intermediate tensors, and read both results again after many other buffers."""
-        out, total = op.maybe_inplace(x + 1, r * 2, None, 1e-5)
-        one, two = total.sin() @ matrix, out.cos() @ matrix
-        return out + one.sin() @ matrix + one, total - two.cos() @ matrix + two
+        out, total = op.maybe_inplace(x + 1, r * 2, weight, 1e-5)
+        one, two = torch.mm(total.sin(), matrix), torch.mm(out.cos(), matrix)
+        three, four = torch.mm(one.sin(), matrix), torch.mm(two.cos(), matrix)
+        return out + three + one, total - four + two
 
     compiled: Any = torch.compile(run, fullgraph=True)
-    x, r = torch.randn(64, 64), torch.randn(64, 64)
+    inputs = torch.randn(64, 64), torch.randn(64, 64), torch.randn(64)
     with torch.no_grad():
-        for mine, theirs in zip(compiled(x, r), run(x, r), strict=True):
+        for mine, theirs in zip(compiled(*inputs), run(*inputs), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
 
 
