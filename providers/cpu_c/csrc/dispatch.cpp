@@ -1,0 +1,229 @@
+// From a call to rows on threads: checks the arguments, chooses the instruction set and cuts the rows into pieces.
+// What a row means is left to kernels.h; where threads come from is left to the caller.
+#include <atomic>
+#include <cstring>
+
+#if defined(__linux__)
+#include <unistd.h>
+#endif
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "abi.h"
+#include "table.h"
+
+namespace {
+
+// Below this many bytes read and written, starting threads costs more than it saves.
+constexpr int64_t kBytesForThreads = 256 * 1024;
+// Pieces per thread: enough that a thread that is late, or sleeps, holds up little.
+constexpr int64_t kPiecesPerThread = 4;
+
+constexpr int kMostIsas = 4;
+
+struct Isas {
+  const KernelTable* tables[kMostIsas];
+  const char* names[kMostIsas + 1];
+  int count = 0;
+
+  void add(const KernelTable& table) {
+    tables[count] = &table;
+    names[count++] = table.name;
+    names[count] = nullptr;
+  }
+};
+
+Isas detect() {
+  Isas found;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (avx2 && avx512) found.add(kAvx512Kernels);
+  if (avx2) found.add(kAvx2Kernels);
+#elif defined(__aarch64__)
+  found.add(kNeonKernels);
+#endif
+  found.add(kScalarKernels);
+  return found;
+}
+
+const Isas& isas() {
+  static const Isas found = detect();
+  return found;
+}
+
+std::atomic<const KernelTable*> chosen{nullptr};
+
+const KernelTable& kernels() {
+  const KernelTable* table = chosen.load(std::memory_order_relaxed);
+  return table != nullptr ? *table : *isas().tables[0];
+}
+
+// The bytes that the last level of cache holds.
+int64_t last_level_cache() {
+  static const int64_t size = [] {
+    int64_t found = 0;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+    found = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (found <= 0) found = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    return found > 0 ? found : int64_t{32} << 20;
+  }();
+  return size;
+}
+
+// The floating-point mode of a thread: with subnormals flushed or not, threads must agree on a row.
+class FloatMode {
+ public:
+#if defined(__x86_64__)
+  FloatMode() : mode_(_mm_getcsr()) {}
+  void set() const { _mm_setcsr(mode_); }
+
+ private:
+  unsigned mode_;
+#elif defined(__aarch64__)
+  FloatMode() { __asm__ __volatile__("mrs %0, fpcr" : "=r"(mode_)); }
+  void set() const { __asm__ __volatile__("msr fpcr, %0" : : "r"(mode_)); }
+
+ private:
+  uint64_t mode_;
+#else
+  void set() const {}
+#endif
+};
+
+struct Job {
+  RangeKernel kernel;
+  const void* call;
+  int64_t rows;
+  int64_t piece;
+  bool stream;
+  FloatMode mode;
+  std::atomic<int64_t> next{0};
+};
+
+void work(void* data) {
+  Job& job = *static_cast<Job*>(data);
+  const FloatMode before;
+  job.mode.set();
+  for (;;) {
+    const int64_t begin = job.next.fetch_add(job.piece, std::memory_order_relaxed);
+    if (begin >= job.rows) break;
+    const int64_t end = begin + job.piece < job.rows ? begin + job.piece : job.rows;
+    job.kernel(job.call, {begin, end, job.rows, job.stream});
+  }
+#if defined(__x86_64__)
+  if (job.stream) _mm_sfence();
+#endif
+  before.set();
+}
+
+// Runs a kernel over all rows. `row_bytes` are read and written per row, `out_bytes` of them written.
+void run(RangeKernel kernel, const void* call, int64_t rows, int64_t row_bytes, int64_t out_bytes,
+         const vllm_ir_team* team) {
+  if (rows <= 0) return;
+  const bool stream = rows * out_bytes > last_level_cache();
+  int64_t threads = team != nullptr && team->start != nullptr ? team->threads : 1;
+  if (rows * row_bytes < kBytesForThreads) threads = 1;
+  if (threads > rows) threads = rows;
+  if (threads <= 1 && !stream) {
+    kernel(call, {0, rows, rows, false});
+    return;
+  }
+  Job job{kernel, call, rows, 0, stream, FloatMode()};
+  const int64_t pieces = threads * kPiecesPerThread;
+  job.piece = threads <= 1 ? rows : (rows + pieces - 1) / pieces;
+  if (threads <= 1) {
+    work(&job);
+  } else {
+    team->start(work, &job, static_cast<int32_t>(threads));
+  }
+}
+
+int64_t count(const vllm_ir_rows& rows) {
+  int64_t total = 1;
+  for (int32_t d = 0; d < rows.dims; ++d) total *= rows.size[d];
+  return total;
+}
+
+bool sound(const vllm_ir_rows& rows) {
+  if (rows.dims < 0 || rows.dims > VLLM_IR_MAX_DIMS) return false;
+  for (int32_t d = 0; d < rows.dims; ++d) {
+    if (rows.size[d] < 0) return false;
+  }
+  return true;
+}
+
+bool known(int32_t dtype) { return dtype >= VLLM_IR_F32 && dtype <= VLLM_IR_F16; }
+
+int64_t bytes(int32_t dtype) { return dtype == VLLM_IR_F32 ? 4 : 2; }
+
+}  // namespace
+
+extern "C" {
+
+int32_t vllm_ir_cpu_c_norm(const vllm_ir_norm* call, const vllm_ir_team* team) {
+  if (!known(call->dtype)) return VLLM_IR_BAD_DTYPE;
+  if (call->weight != nullptr && call->weight_dtype != call->dtype && call->weight_dtype != VLLM_IR_F32) {
+    return VLLM_IR_BAD_DTYPE;
+  }
+  const bool add = call->residual.data != nullptr;
+  if (!sound(call->x) || call->hidden_size < 0 || (add && (!sound(call->residual) || count(call->residual) != count(call->x)))) {
+    return VLLM_IR_BAD_SIZE;
+  }
+  const int64_t rows = count(call->x);
+  if (rows == 0 || call->hidden_size == 0) return VLLM_IR_OK;
+  if (call->variance_size < 1 || call->variance_size > call->hidden_size) return VLLM_IR_BAD_SIZE;
+  const int64_t one = call->hidden_size * bytes(call->dtype);
+  run(kernels().norm, call, rows, (add ? 4 : 2) * one, (add ? 2 : 1) * one, team);
+  return VLLM_IR_OK;
+}
+
+int32_t vllm_ir_cpu_c_gate(const vllm_ir_gate* call, const vllm_ir_team* team) {
+  if (!known(call->dtype)) return VLLM_IR_BAD_DTYPE;
+  if (call->activation < VLLM_IR_SILU || call->activation > VLLM_IR_GELU_TANH) return VLLM_IR_BAD_DTYPE;
+  if (!sound(call->x) || call->size < 0 || call->block < 0) return VLLM_IR_BAD_SIZE;
+  const int64_t rows = count(call->x);
+  if (rows == 0 || call->size == 0) return VLLM_IR_OK;
+  const int64_t one = call->size * bytes(call->dtype);
+  run(kernels().gate, call, rows, 3 * one, one, team);
+  return VLLM_IR_OK;
+}
+
+int32_t vllm_ir_cpu_c_rotary(const vllm_ir_rotary* call, const vllm_ir_team* team) {
+  if (!known(call->dtype)) return VLLM_IR_BAD_DTYPE;
+  if (call->cache_dtype != call->dtype && call->cache_dtype != VLLM_IR_F32) return VLLM_IR_BAD_DTYPE;
+  if (!sound(call->x) || call->tokens < 0 || call->rotary_dim < 2 || call->rotary_dim % 2 != 0 ||
+      call->rotary_dim > call->head_size) {
+    return VLLM_IR_BAD_SIZE;
+  }
+  const int64_t rows = count(call->x);
+  if (rows > 0 && (call->tokens == 0 || rows % call->tokens != 0)) return VLLM_IR_BAD_SIZE;
+  for (int64_t token = 0; token < call->tokens; ++token) {
+    const int64_t position = position_of(*call, token);
+    if (position < 0 || position >= call->max_position) return VLLM_IR_BAD_POSITION;
+  }
+  if (rows == 0) return VLLM_IR_OK;
+  const int64_t one = call->head_size * bytes(call->dtype);
+  run(kernels().rotary, call, rows, 2 * one, one, team);
+  return VLLM_IR_OK;
+}
+
+const char* vllm_ir_cpu_c_isa(void) { return kernels().name; }
+
+const char* const* vllm_ir_cpu_c_isas(void) { return isas().names; }
+
+int32_t vllm_ir_cpu_c_use_isa(const char* name) {
+  for (int i = 0; i < isas().count; ++i) {
+    if (std::strcmp(isas().names[i], name) == 0) {
+      chosen.store(isas().tables[i], std::memory_order_relaxed);
+      return 1;
+    }
+  }
+  return 0;
+}
+
+}  // extern "C"

@@ -1,0 +1,657 @@
+// The way from a Python call to the C ABI: reads tensors through DLPack's C table, asks torch for the outputs, and
+// starts threads in the OpenMP runtime that torch has loaded.
+//
+// It is built against the stable ABI of CPython 3.10, so one binary serves every later version. Which calls come here,
+// and the sentences of what is refused, are left to Python.
+#define PY_SSIZE_T_CLEAN
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030A0000
+#endif
+#include <Python.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include <dlfcn.h>
+#include <pthread.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
+#include "abi.h"
+#include "dlpack_abi.h"
+
+namespace {
+
+// What `connect` hands over; kept for the life of the process.
+struct Torch {
+  const DLPackExchangeAPI* api = nullptr;
+  PyObject* tensor = nullptr;
+  PyObject* parameter = nullptr;
+  PyObject* empty_like = nullptr;   // torch.empty_like: the cheapest where shape and strides are those of an input
+  PyObject* empty = nullptr;        // Tensor.new_empty_strided, for any other
+  PyObject* modes = nullptr;        // how many dispatch modes are active
+  PyObject* transforms = nullptr;   // whether a transform of torch.func is active
+  PyObject* num_threads = nullptr;  // torch.get_num_threads
+  int64_t block_bytes = 0;          // what torch's vectorised loops take at once
+};
+
+Torch torch_;
+
+// ---------------------------------------------------------------- threads
+
+using GompParallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+
+GompParallel gomp_parallel = nullptr;
+// An OpenMP team does not survive a fork, and a child that started one would wait for ever.
+std::atomic<bool> forked{false};
+
+void after_fork() { forked.store(true, std::memory_order_relaxed); }
+
+void start_openmp(void (*work)(void*), void* data, int32_t threads) {
+  gomp_parallel(work, data, static_cast<unsigned>(threads), 0);
+}
+
+// Where no OpenMP runtime is loaded: threads for this call alone, which only large calls are worth.
+void start_threads(void (*work)(void*), void* data, int32_t threads) {
+  std::vector<std::thread> others;
+  try {
+    others.reserve(static_cast<size_t>(threads));
+    for (int32_t i = 1; i < threads; ++i) others.emplace_back(work, data);
+  } catch (...) {
+    // The work is taken piece by piece, so those that did start, and this one, do it all.
+  }
+  work(data);
+  for (std::thread& other : others) other.join();
+}
+
+void find_openmp() {
+  // Already loaded by torch, or absent: a runtime of our own would be a second team on the same cores.
+  void* found = dlsym(RTLD_DEFAULT, "GOMP_parallel");
+  if (found == nullptr) {
+    if (void* library = dlopen("libgomp.so.1", RTLD_NOW | RTLD_NOLOAD)) found = dlsym(library, "GOMP_parallel");
+  }
+  gomp_parallel = reinterpret_cast<GompParallel>(found);
+}
+
+// Calls below this many bytes run on this thread and keep the interpreter lock: releasing it costs as much.
+constexpr int64_t kBytesForTeam = 128 * 1024;
+
+// Fills `team`; asks torch for its number of threads only where it matters.
+bool make_team(int64_t bytes, vllm_ir_team* team) {
+  team->threads = 1;
+  team->start = nullptr;
+  if (bytes < kBytesForTeam || forked.load(std::memory_order_relaxed)) return true;
+  PyObject* number = PyObject_CallNoArgs(torch_.num_threads);
+  if (number == nullptr) return false;
+  const long threads = PyLong_AsLong(number);
+  Py_DECREF(number);
+  if (threads == -1 && PyErr_Occurred()) return false;
+  team->threads = threads > 1 ? static_cast<int32_t>(threads) : 1;
+  team->start = gomp_parallel != nullptr ? start_openmp : start_threads;
+  return true;
+}
+
+template <class Call>
+bool run(int32_t (*function)(const Call*, const vllm_ir_team*), const Call* call, int64_t bytes, int32_t* status) {
+  vllm_ir_team team;
+  if (!make_team(bytes, &team)) return false;
+  if (bytes < kBytesForTeam) {
+    *status = function(call, &team);
+    return true;
+  }
+  Py_BEGIN_ALLOW_THREADS
+  *status = function(call, &team);
+  Py_END_ALLOW_THREADS
+  return true;
+}
+
+PyObject* failed(int32_t status) {
+  switch (status) {
+    case VLLM_IR_BAD_POSITION:
+      PyErr_SetString(PyExc_IndexError, "a position lies outside cos_sin_cache");
+      break;
+    case VLLM_IR_BAD_DTYPE:
+      PyErr_SetString(PyExc_TypeError, "no kernel for these dtypes; supports_args refuses them");
+      break;
+    default:
+      PyErr_SetString(PyExc_ValueError, "sizes or strides that no kernel takes; supports_args refuses them");
+  }
+  return nullptr;
+}
+
+// ---------------------------------------------------------------- reading tensors
+
+// Reads a tensor without owning it; false with an exception set.
+bool read(PyObject* object, DLTensor* out) {
+  if (torch_.api == nullptr) {
+    PyErr_SetString(PyExc_RuntimeError, "the kernels were called before they were connected to torch");
+    return false;
+  }
+  return torch_.api->dltensor_from_py_object_no_sync(object, out) == 0;
+}
+
+int32_t dtype_of(const DLTensor& t) {
+  if (t.dtype.lanes != 1) return -1;
+  if (t.dtype.code == kDLFloat && t.dtype.bits == 32) return VLLM_IR_F32;
+  if (t.dtype.code == kDLFloat && t.dtype.bits == 16) return VLLM_IR_F16;
+  if (t.dtype.code == kDLBfloat && t.dtype.bits == 16) return VLLM_IR_BF16;
+  return -1;
+}
+
+int64_t bytes_of(int32_t dtype) { return dtype == VLLM_IR_F32 ? 4 : 2; }
+
+void* data_of(const DLTensor& t) { return static_cast<char*>(t.data) + t.byte_offset; }
+
+int64_t count_of(const DLTensor& t) {
+  int64_t total = 1;
+  for (int32_t d = 0; d < t.ndim; ++d) total *= t.shape[d];
+  return total;
+}
+
+bool contiguous(const DLTensor& t) {
+  if (t.strides == nullptr) return true;
+  int64_t wanted = 1;
+  for (int32_t d = t.ndim - 1; d >= 0; --d) {
+    if (t.shape[d] == 0) return true;
+    if (t.shape[d] != 1) {
+      if (t.strides[d] != wanted) return false;
+      wanted *= t.shape[d];
+    }
+  }
+  return true;
+}
+
+// The elements of a row are adjacent.
+bool adjacent(const DLTensor& t) {
+  return t.ndim > 0 && (t.strides == nullptr || t.shape[t.ndim - 1] <= 1 || t.strides[t.ndim - 1] == 1);
+}
+
+// Appends a leading dimension, joined with the one before where both make one step.
+bool append(vllm_ir_rows* rows, int64_t size, int64_t stride) {
+  if (size == 1) return true;
+  if (rows->dims > 0 && rows->stride[rows->dims - 1] == stride * size) {
+    rows->size[rows->dims - 1] *= size;
+    rows->stride[rows->dims - 1] = stride;
+    return true;
+  }
+  if (rows->dims == VLLM_IR_MAX_DIMS) return false;
+  rows->size[rows->dims] = size;
+  rows->stride[rows->dims] = stride;
+  ++rows->dims;
+  return true;
+}
+
+// Describes a tensor as rows of its last `row` elements; `row` divides the last size.
+bool describe(const DLTensor& t, int64_t row, vllm_ir_rows* rows) {
+  rows->data = data_of(t);
+  rows->dims = 0;
+  if (!adjacent(t)) return false;
+  int64_t dense = 1;
+  int64_t strides[64];
+  if (t.ndim > 64) return false;
+  for (int32_t d = t.ndim - 1; d >= 0; --d) {
+    strides[d] = t.strides != nullptr ? t.strides[d] : dense;
+    dense *= t.shape[d];
+  }
+  for (int32_t d = 0; d + 1 < t.ndim; ++d) {
+    if (!append(rows, t.shape[d], strides[d])) return false;
+  }
+  const int64_t last = t.shape[t.ndim - 1];
+  if (last == row) return true;
+  return row > 0 && last % row == 0 && append(rows, last / row, row);
+}
+
+bool on_cpu(const DLTensor& t) { return t.device.device_type == kDLCPU; }
+
+// The activations of one call, checked: known dtype, on the CPU, adjacent.
+bool activation(const DLTensor& t) { return on_cpu(t) && dtype_of(t) >= 0 && adjacent(t); }
+
+bool same_shape(const DLTensor& a, const DLTensor& b) {
+  return a.ndim == b.ndim && std::memcmp(a.shape, b.shape, sizeof(int64_t) * static_cast<size_t>(a.ndim)) == 0;
+}
+
+// An optional weight of `hidden` adjacent elements, of x's dtype or float32.
+bool weight_fits(const DLTensor& w, int32_t dtype, int64_t hidden) {
+  const int32_t own = dtype_of(w);
+  return on_cpu(w) && w.ndim == 1 && w.shape[0] == hidden && adjacent(w) && (own == dtype || own == VLLM_IR_F32);
+}
+
+bool read_size(PyObject* object, int64_t* out) {
+  *out = PyLong_AsLongLong(object);
+  return !(*out == -1 && PyErr_Occurred());
+}
+
+// ---------------------------------------------------------------- outputs
+
+PyObject* size_tuple(const int64_t* values, int32_t count) {
+  PyObject* tuple = PyTuple_New(count);
+  for (int32_t i = 0; tuple != nullptr && i < count; ++i) {
+    PyObject* value = PyLong_FromLongLong(values[i]);
+    if (value == nullptr || PyTuple_SetItem(tuple, i, value) != 0) {
+      Py_DECREF(tuple);
+      return nullptr;
+    }
+  }
+  return tuple;
+}
+
+// glibc serves what is larger from fresh pages every time, and a page fault per 4 KiB then costs more than the kernel.
+constexpr int64_t kFreshBytes = int64_t{32} << 20;
+
+void want_huge_pages(void* data, int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  if (bytes < kFreshBytes) return;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes)) / page * page;
+  // A hint: where it is refused, pages are small as before.
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#else
+  (void)data;
+  (void)bytes;
+#endif
+}
+
+// Gives the memory of a new tensor, which it takes over; null with an exception set.
+PyObject* ready(PyObject* out, int64_t bytes_each, void** data) {
+  DLTensor made;
+  if (out == nullptr || !read(out, &made)) {
+    Py_XDECREF(out);
+    return nullptr;
+  }
+  *data = data_of(made);
+  want_huge_pages(*data, count_of(made) * bytes_each);
+  return out;
+}
+
+// Asks torch for a contiguous tensor like `model` whose last size is `last`; null with an exception set.
+PyObject* make_output(PyObject* model, const DLTensor& t, int64_t last, int64_t bytes_each, void** data) {
+  if (t.ndim > 64) return failed(VLLM_IR_BAD_SIZE);
+  if (last == t.shape[t.ndim - 1] && contiguous(t)) {
+    return ready(PyObject_CallFunctionObjArgs(torch_.empty_like, model, nullptr), bytes_each, data);
+  }
+  int64_t shape[64], strides[64];
+  int64_t step = 1;
+  for (int32_t d = t.ndim - 1; d >= 0; --d) {
+    shape[d] = d == t.ndim - 1 ? last : t.shape[d];
+    strides[d] = step;
+    step *= shape[d] > 1 ? shape[d] : 1;
+  }
+  PyObject* sizes = size_tuple(shape, t.ndim);
+  PyObject* steps = sizes != nullptr ? size_tuple(strides, t.ndim) : nullptr;
+  PyObject* out = steps != nullptr ? PyObject_CallFunctionObjArgs(torch_.empty, model, sizes, steps, nullptr) : nullptr;
+  Py_XDECREF(sizes);
+  Py_XDECREF(steps);
+  return ready(out, bytes_each, data);
+}
+
+PyObject* pair(PyObject* first, PyObject* second) {
+  PyObject* tuple = first != nullptr && second != nullptr ? PyTuple_Pack(2, first, second) : nullptr;
+  Py_XDECREF(first);
+  Py_XDECREF(second);
+  return tuple;
+}
+
+PyObject* keep(PyObject* object) {
+  Py_INCREF(object);
+  return object;
+}
+
+bool arity(const char* name, Py_ssize_t got, Py_ssize_t wanted) {
+  if (got == wanted) return true;
+  PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, got %zd", name, wanted, got);
+  return false;
+}
+
+// Turns "cannot be read" into "not taken": the slow predicate then says why.
+PyObject* not_taken() {
+  PyErr_Clear();
+  Py_RETURN_FALSE;
+}
+
+// ---------------------------------------------------------------- predicates
+
+PyObject* eager(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(args[i]));
+    if (type != torch_.tensor && type != torch_.parameter && args[i] != Py_None) Py_RETURN_FALSE;
+  }
+  PyObject* modes = PyObject_CallNoArgs(torch_.modes);
+  if (modes == nullptr) return nullptr;
+  const int active = PyObject_IsTrue(modes);
+  Py_DECREF(modes);
+  if (active != 0) return active < 0 ? nullptr : keep(Py_False);
+  PyObject* transforms = PyObject_CallNoArgs(torch_.transforms);
+  if (transforms == nullptr) return nullptr;
+  const int transformed = PyObject_IsTrue(transforms);
+  Py_DECREF(transforms);
+  return transformed < 0 ? nullptr : PyBool_FromLong(!transformed);
+}
+
+// The arguments of rms_norm and fused_add_rms_norm, read and checked; residual may be null.
+struct NormArguments {
+  DLTensor x, residual, weight;
+  bool weighted;
+  int32_t dtype;
+  int64_t hidden, variance;
+};
+
+// 1 taken, 0 not taken, -1 with an exception set.
+int read_norm(PyObject* x, PyObject* residual, PyObject* weight, PyObject* variance, NormArguments* out) {
+  if (!read(x, &out->x)) return -1;
+  out->dtype = dtype_of(out->x);
+  if (!activation(out->x)) return 0;
+  out->hidden = out->x.shape[out->x.ndim - 1];
+  if (residual != nullptr) {
+    if (!read(residual, &out->residual)) return -1;
+    if (!activation(out->residual) || dtype_of(out->residual) != out->dtype || !same_shape(out->x, out->residual)) return 0;
+  }
+  out->weighted = weight != Py_None;
+  if (out->weighted) {
+    if (!read(weight, &out->weight)) return -1;
+    if (!weight_fits(out->weight, out->dtype, out->hidden)) return 0;
+  }
+  out->variance = out->hidden;
+  if (variance != Py_None) {
+    if (!read_size(variance, &out->variance)) return -1;
+    if (out->variance < 1 || out->variance > out->hidden) return 0;
+  }
+  return 1;
+}
+
+PyObject* takes_norm(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!arity("takes_norm", count, 4)) return nullptr;
+  NormArguments norm;
+  const int taken = read_norm(args[0], args[1] == Py_None ? nullptr : args[1], args[2], args[3], &norm);
+  return taken < 0 ? not_taken() : PyBool_FromLong(taken);
+}
+
+PyObject* takes_gate(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!arity("takes_gate", count, 1)) return nullptr;
+  DLTensor x;
+  if (!read(args[0], &x)) return not_taken();
+  return PyBool_FromLong(activation(x) && x.shape[x.ndim - 1] % 2 == 0);
+}
+
+struct RotaryArguments {
+  DLTensor positions, query, key, cache;
+  int64_t head_size, rotary_dim, tokens;
+  int32_t dtype;
+};
+
+// Whole heads in the last size, as many rows of heads for every token.
+bool heads_fit(const DLTensor& x, int64_t head_size) {
+  return activation(x) && x.shape[x.ndim - 1] % head_size == 0;
+}
+
+int read_rotary(PyObject* const* args, RotaryArguments* out) {
+  if (!read(args[0], &out->positions) || !read(args[1], &out->query) || !read(args[2], &out->key) ||
+      !read_size(args[3], &out->head_size) || !read_size(args[4], &out->rotary_dim) || !read(args[5], &out->cache)) {
+    return -1;
+  }
+  const DLTensor& p = out->positions;
+  const DLTensor& c = out->cache;
+  if (!on_cpu(p) || p.dtype.code != kDLInt || (p.dtype.bits != 64 && p.dtype.bits != 32) || !contiguous(p)) return 0;
+  if (out->rotary_dim < 2 || out->rotary_dim % 2 != 0 || out->rotary_dim > out->head_size) return 0;
+  if (!heads_fit(out->query, out->head_size) || !heads_fit(out->key, out->head_size)) return 0;
+  out->dtype = dtype_of(out->query);
+  if (dtype_of(out->key) != out->dtype) return 0;
+  if (!activation(c) || c.ndim != 2 || c.shape[1] != out->rotary_dim) return 0;
+  if (dtype_of(c) != out->dtype && dtype_of(c) != VLLM_IR_F32) return 0;
+  out->tokens = count_of(p);
+  return 1;
+}
+
+PyObject* takes_rotary(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!arity("takes_rotary", count, 6)) return nullptr;
+  RotaryArguments rotary;
+  const int taken = read_rotary(args, &rotary);
+  return taken < 0 ? not_taken() : PyBool_FromLong(taken);
+}
+
+// ---------------------------------------------------------------- kernels
+
+PyObject* rms_norm(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!arity("rms_norm", count, 4)) return nullptr;
+  NormArguments norm;
+  const int taken = read_norm(args[0], nullptr, args[1], args[3], &norm);
+  if (taken <= 0) return taken < 0 ? nullptr : failed(VLLM_IR_BAD_SIZE);
+  vllm_ir_norm call;
+  call.epsilon = static_cast<float>(PyFloat_AsDouble(args[2]));
+  if (call.epsilon == -1.0f && PyErr_Occurred()) return nullptr;
+  if (!describe(norm.x, norm.hidden, &call.x)) return failed(VLLM_IR_BAD_SIZE);
+  const int64_t each = bytes_of(norm.dtype);
+  PyObject* out = make_output(args[0], norm.x, norm.hidden, each, &call.out);
+  if (out == nullptr) return nullptr;
+  call.residual.data = nullptr;
+  call.residual_out = nullptr;
+  call.weight = norm.weighted ? data_of(norm.weight) : nullptr;
+  call.hidden_size = norm.hidden;
+  call.variance_size = norm.variance;
+  call.dtype = norm.dtype;
+  call.weight_dtype = norm.weighted ? dtype_of(norm.weight) : norm.dtype;
+  int32_t status = VLLM_IR_OK;
+  if (!run(vllm_ir_cpu_c_norm, &call, 2 * each * count_of(norm.x), &status) || status != VLLM_IR_OK) {
+    Py_DECREF(out);
+    return PyErr_Occurred() ? nullptr : failed(status);
+  }
+  return out;
+}
+
+// Whether two tensors share memory, judged by the spans that they reach over.
+bool apart(const DLTensor& a, const DLTensor& b, int64_t each) {
+  const char* first = static_cast<char*>(data_of(a));
+  const char* second = static_cast<char*>(data_of(b));
+  return first + count_of(a) * each <= second || second + count_of(b) * each <= first;
+}
+
+PyObject* fused_add_rms_norm(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!arity("fused_add_rms_norm", count, 6)) return nullptr;
+  NormArguments norm;
+  const int taken = read_norm(args[0], args[1], args[2], args[4], &norm);
+  if (taken <= 0) return taken < 0 ? nullptr : failed(VLLM_IR_BAD_SIZE);
+  vllm_ir_norm call;
+  call.epsilon = static_cast<float>(PyFloat_AsDouble(args[3]));
+  if (call.epsilon == -1.0f && PyErr_Occurred()) return nullptr;
+  if (!describe(norm.x, norm.hidden, &call.x) || !describe(norm.residual, norm.hidden, &call.residual)) {
+    return failed(VLLM_IR_BAD_SIZE);
+  }
+  const int64_t each = bytes_of(norm.dtype);
+  // Results are contiguous: what is not, or is given twice, gets memory of its own even where it was donated.
+  const bool donated = args[5] == Py_True && contiguous(norm.x) && contiguous(norm.residual) &&
+                       apart(norm.x, norm.residual, each);
+  call.out = data_of(norm.x);
+  call.residual_out = data_of(norm.residual);
+  PyObject* out = donated ? keep(args[0]) : make_output(args[0], norm.x, norm.hidden, each, &call.out);
+  if (out == nullptr) return nullptr;
+  PyObject* sum = donated ? keep(args[1]) : make_output(args[0], norm.x, norm.hidden, each, &call.residual_out);
+  if (sum == nullptr) {
+    Py_DECREF(out);
+    return nullptr;
+  }
+  call.weight = norm.weighted ? data_of(norm.weight) : nullptr;
+  call.hidden_size = norm.hidden;
+  call.variance_size = norm.variance;
+  call.dtype = norm.dtype;
+  call.weight_dtype = norm.weighted ? dtype_of(norm.weight) : norm.dtype;
+  int32_t status = VLLM_IR_OK;
+  // Zero tokens have no memory, and a residual without memory would read as none.
+  const bool any = count_of(norm.x) > 0;
+  if (any && (!run(vllm_ir_cpu_c_norm, &call, 4 * each * count_of(norm.x), &status) || status != VLLM_IR_OK)) {
+    Py_DECREF(out);
+    Py_DECREF(sum);
+    return PyErr_Occurred() ? nullptr : failed(status);
+  }
+  return pair(out, sum);
+}
+
+PyObject* gate(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!arity("gate", count, 2)) return nullptr;
+  DLTensor x;
+  int64_t which;
+  if (!read(args[0], &x) || !read_size(args[1], &which)) return nullptr;
+  if (!activation(x) || x.shape[x.ndim - 1] % 2 != 0) return failed(VLLM_IR_BAD_SIZE);
+  vllm_ir_gate call;
+  call.size = x.shape[x.ndim - 1] / 2;
+  call.activation = static_cast<int32_t>(which);
+  call.dtype = dtype_of(x);
+  const int64_t each = bytes_of(call.dtype);
+  call.block = which == VLLM_IR_SILU ? 0 : torch_.block_bytes / each;
+  if (!describe(x, 2 * call.size, &call.x)) return failed(VLLM_IR_BAD_SIZE);
+  PyObject* out = make_output(args[0], x, call.size, each, &call.out);
+  if (out == nullptr) return nullptr;
+  int32_t status = VLLM_IR_OK;
+  if (!run(vllm_ir_cpu_c_gate, &call, each * count_of(x) / 2 * 3, &status) || status != VLLM_IR_OK) {
+    Py_DECREF(out);
+    return PyErr_Occurred() ? nullptr : failed(status);
+  }
+  return out;
+}
+
+// Query or key of one call; null with an exception set.
+PyObject* turn(PyObject* object, const DLTensor& x, const RotaryArguments& rotary, bool neox, bool donated) {
+  vllm_ir_rotary call;
+  call.dtype = rotary.dtype;
+  call.head_size = rotary.head_size;
+  if (!describe(x, rotary.head_size, &call.x)) return failed(VLLM_IR_BAD_SIZE);
+  const int64_t each = bytes_of(rotary.dtype);
+  call.out = data_of(x);
+  PyObject* out = donated && contiguous(x) ? keep(object)
+                                           : make_output(object, x, x.shape[x.ndim - 1], each, &call.out);
+  if (out == nullptr) return nullptr;
+  call.positions = data_of(rotary.positions);
+  call.positions_wide = rotary.positions.dtype.bits == 64;
+  call.tokens = rotary.tokens;
+  call.rotary_dim = rotary.rotary_dim;
+  call.cache = data_of(rotary.cache);
+  call.cache_stride = rotary.cache.strides != nullptr ? rotary.cache.strides[0] : rotary.rotary_dim;
+  call.max_position = rotary.cache.shape[0];
+  call.cache_dtype = dtype_of(rotary.cache);
+  call.neox = neox;
+  int32_t status = VLLM_IR_OK;
+  if (!run(vllm_ir_cpu_c_rotary, &call, 2 * each * count_of(x), &status) || status != VLLM_IR_OK) {
+    Py_DECREF(out);
+    return PyErr_Occurred() ? nullptr : failed(status);
+  }
+  return out;
+}
+
+PyObject* rotary_embedding(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!arity("rotary_embedding", count, 8)) return nullptr;
+  RotaryArguments rotary;
+  const int taken = read_rotary(args, &rotary);
+  if (taken <= 0) return taken < 0 ? nullptr : failed(VLLM_IR_BAD_SIZE);
+  // Before anything is written in place: both must be whole heads of every token.
+  for (const DLTensor* x : {&rotary.query, &rotary.key}) {
+    const int64_t heads = count_of(*x) / rotary.head_size;
+    if (rotary.tokens == 0 ? heads != 0 : heads % rotary.tokens != 0) return failed(VLLM_IR_BAD_SIZE);
+  }
+  const bool neox = args[6] == Py_True;
+  const bool donated =
+      args[7] == Py_True && apart(rotary.query, rotary.key, bytes_of(rotary.dtype));
+  PyObject* query = turn(args[1], rotary.query, rotary, neox, donated);
+  if (query == nullptr) return nullptr;
+  PyObject* key = turn(args[2], rotary.key, rotary, neox, donated);
+  if (key == nullptr) {
+    Py_DECREF(query);
+    return nullptr;
+  }
+  return pair(query, key);
+}
+
+// ---------------------------------------------------------------- the module
+
+PyObject* connect(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!arity("connect", count, 9)) return nullptr;
+  auto* api = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(args[0], kDLPackCapsule));
+  if (api == nullptr) return nullptr;
+  while (api != nullptr && api->header.version.major != kDLPackMajor) {
+    api = reinterpret_cast<const DLPackExchangeAPI*>(api->header.prev_api);
+  }
+  if (api == nullptr || api->dltensor_from_py_object_no_sync == nullptr) {
+    PyErr_SetString(PyExc_ImportError, "this torch speaks no version 1 of DLPack's C exchange table");
+    return nullptr;
+  }
+  int64_t block;
+  if (!read_size(args[8], &block)) return nullptr;
+  find_openmp();
+  // References are kept for good: the kernels need them as long as there are tensors.
+  for (Py_ssize_t i = 1; i < 8; ++i) Py_INCREF(args[i]);
+  torch_.tensor = args[1];
+  torch_.parameter = args[2];
+  torch_.empty_like = args[3];
+  torch_.empty = args[4];
+  torch_.modes = args[5];
+  torch_.transforms = args[6];
+  torch_.num_threads = args[7];
+  torch_.block_bytes = block;
+  torch_.api = api;
+  Py_RETURN_NONE;
+}
+
+PyObject* isa(PyObject*, PyObject*) { return PyUnicode_FromString(vllm_ir_cpu_c_isa()); }
+
+PyObject* isas(PyObject*, PyObject*) {
+  PyObject* list = PyList_New(0);
+  for (const char* const* name = vllm_ir_cpu_c_isas(); list != nullptr && *name != nullptr; ++name) {
+    PyObject* text = PyUnicode_FromString(*name);
+    if (text == nullptr || PyList_Append(list, text) != 0) {
+      Py_XDECREF(text);
+      Py_CLEAR(list);
+      break;
+    }
+    Py_DECREF(text);
+  }
+  return list;
+}
+
+PyObject* use_isa(PyObject*, PyObject* name) {
+  PyObject* text = PyUnicode_AsUTF8String(name);
+  if (text == nullptr) return nullptr;
+  const int32_t found = vllm_ir_cpu_c_use_isa(PyBytes_AsString(text));
+  Py_DECREF(text);
+  if (!found) {
+    PyErr_Format(PyExc_ValueError, "this CPU has no instruction set %R that the kernels are built for", name);
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* openmp(PyObject*, PyObject*) { return PyBool_FromLong(gomp_parallel != nullptr); }
+
+template <class Function>
+PyCFunction as_function(Function function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+PyMethodDef methods[] = {
+    {"connect", as_function(connect), METH_FASTCALL, nullptr},
+    {"eager", as_function(eager), METH_FASTCALL, nullptr},
+    {"takes_norm", as_function(takes_norm), METH_FASTCALL, nullptr},
+    {"takes_gate", as_function(takes_gate), METH_FASTCALL, nullptr},
+    {"takes_rotary", as_function(takes_rotary), METH_FASTCALL, nullptr},
+    {"rms_norm", as_function(rms_norm), METH_FASTCALL, nullptr},
+    {"fused_add_rms_norm", as_function(fused_add_rms_norm), METH_FASTCALL, nullptr},
+    {"gate", as_function(gate), METH_FASTCALL, nullptr},
+    {"rotary_embedding", as_function(rotary_embedding), METH_FASTCALL, nullptr},
+    {"isa", isa, METH_NOARGS, nullptr},
+    {"isas", isas, METH_NOARGS, nullptr},
+    {"use_isa", use_isa, METH_O, nullptr},
+    {"openmp", openmp, METH_NOARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_native", "The kernels; see _native.pyi.", -1, methods, nullptr, nullptr, nullptr, nullptr,
+};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__native(void) {
+  pthread_atfork(nullptr, nullptr, after_fork);
+  return PyModule_Create(&definition);
+}

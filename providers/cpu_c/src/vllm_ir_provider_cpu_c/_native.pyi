@@ -1,0 +1,52 @@
+"""The compiled module: checks, kernels and the choice of the instruction set. Tensors are plain CPU tensors."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+def connect(
+    table: object,
+    tensor: type,
+    parameter: type,
+    empty_like: Callable[..., Tensor],
+    new_empty_strided: Callable[..., Tensor],
+    modes: Callable[[], int],
+    transforms: Callable[[], bool],
+    num_threads: Callable[[], int],
+    block_bytes: int,
+    /,
+) -> None: ...
+def eager(*tensors: Tensor | None) -> bool: ...
+def takes_norm(
+    x: Tensor, x_residual: Tensor | None, weight: Tensor | None, variance_size: int | None, /
+) -> bool: ...
+def takes_gate(x: Tensor, /) -> bool: ...
+def takes_rotary(
+    positions: Tensor, query: Tensor, key: Tensor, head_size: int, rotary_dim: int, cos_sin_cache: Tensor, /
+) -> bool: ...
+def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None, /) -> Tensor: ...
+def fused_add_rms_norm(
+    x: Tensor,
+    x_residual: Tensor,
+    weight: Tensor | None,
+    epsilon: float,
+    variance_size: int | None,
+    donated: bool,
+    /,
+) -> tuple[Tensor, Tensor]: ...
+def gate(x: Tensor, activation: int, /) -> Tensor: ...
+def rotary_embedding(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    head_size: int,
+    rotary_dim: int,
+    cos_sin_cache: Tensor,
+    is_neox_style: bool,
+    donated: bool,
+    /,
+) -> tuple[Tensor, Tensor]: ...
+def isa() -> str: ...
+def isas() -> list[str]: ...
+def use_isa(name: str, /) -> None: ...
+def openmp() -> bool: ...

@@ -1,0 +1,128 @@
+"""The implementations: a plain call goes straight into the compiled module, a traced one becomes one torch op.
+
+What a call costs beside the kernel is the test for which of the two it is. Dynamo is asked first, because it cannot
+look into a compiled module; the module then sees fake tensors, subclasses, dispatch modes and transforms.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from torch.compiler import is_dynamo_compiling
+from vllm_ir import implements
+
+from vllm_ir_provider_cpu_c import predicates, torch_ops
+from vllm_ir_provider_cpu_c.library import connected
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PROVIDER: Final = "cpu_c"
+
+_native = connected()
+
+
+@implements("rms_norm", provider=PROVIDER, supports_args=predicates.rms_norm, batch_invariant=True)
+def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
+    """Return x over the root mean square of its rows, times the weight, as a new contiguous tensor.
+
+    Args:
+        x: [..., hidden_size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
+        weight: [hidden_size] of x's dtype or float32, or None.
+        epsilon: added to the mean of squares.
+        variance_size: how many leading elements of a row the mean is of; all when None.
+    """
+    if is_dynamo_compiling() or not _native.eager(x, weight):
+        traced: Tensor = torch_ops.rms_norm(x, weight, epsilon, variance_size)
+        return traced
+    return _native.rms_norm(x, weight, epsilon, variance_size)
+
+
+@implements(
+    "fused_add_rms_norm",
+    provider=PROVIDER,
+    supports_args=predicates.fused_add_rms_norm,
+    inplace=True,
+    batch_invariant=True,
+)
+def fused_add_rms_norm(
+    x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the normalised sum of x and a residual in x's memory, and the sum in the residual's.
+
+    What is not contiguous, or shares memory, is left alone, and the results are new contiguous tensors.
+
+    Args:
+        x: [..., hidden_size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
+        x_residual: of x's shape and dtype.
+        weight: [hidden_size] of x's dtype or float32, or None.
+        epsilon: added to the mean of squares.
+        variance_size: how many leading elements of a row the mean is of; all when None.
+    """
+    if is_dynamo_compiling() or not _native.eager(x, x_residual, weight):
+        return torch_ops.donating_fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size)
+    return _native.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, True)
+
+
+@implements("silu_and_mul", provider=PROVIDER, supports_args=predicates.silu_and_mul, batch_invariant=True)
+def silu_and_mul(x: Tensor) -> Tensor:
+    """Return silu(gate) * up of rows that hold gate and up, as a new contiguous tensor.
+
+    Args:
+        x: [..., 2 * size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
+    """
+    if is_dynamo_compiling() or not _native.eager(x):
+        traced: Tensor = torch_ops.silu_and_mul(x)
+        return traced
+    return _native.gate(x, torch_ops.SILU)
+
+
+@implements("gelu_and_mul", provider=PROVIDER, supports_args=predicates.gelu_and_mul, batch_invariant=True)
+def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
+    """Return gelu(gate) * up of rows that hold gate and up, as a new contiguous tensor.
+
+    Args:
+        x: [..., 2 * size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
+        approximate: "none" or "tanh".
+    """
+    if is_dynamo_compiling() or not _native.eager(x):
+        traced: Tensor = torch_ops.gelu_and_mul(x, approximate)
+        return traced
+    return _native.gate(x, torch_ops.GELU_TANH if approximate == "tanh" else torch_ops.GELU)
+
+
+@implements(
+    "rotary_embedding",
+    provider=PROVIDER,
+    supports_args=predicates.rotary_embedding,
+    inplace=True,
+    batch_invariant=True,
+)
+def rotary_embedding(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    head_size: int,
+    rotary_dim: int,
+    cos_sin_cache: Tensor,
+    is_neox_style: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return query and key, each head turned by its token's angles, in their own memory where it is contiguous.
+
+    Args:
+        positions: int32 or int64, one a token.
+        query: [..., heads * head_size] or [..., heads, head_size] of float32, bfloat16 or float16.
+        key: like query; the number of heads may be another.
+        head_size: elements of a head.
+        rotary_dim: how many leading elements of a head are turned.
+        cos_sin_cache: [max_position, rotary_dim] of query's dtype or float32.
+        is_neox_style: pairs are element i and i + rotary_dim / 2; otherwise 2i and 2i + 1.
+
+    Raises:
+        IndexError: a position lies outside the cache; nothing has been written.
+    """
+    if is_dynamo_compiling() or not _native.eager(positions, query, key, cos_sin_cache):
+        return torch_ops.donating_rotary_embedding(
+            positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style
+        )
+    return _native.rotary_embedding(positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, True)
