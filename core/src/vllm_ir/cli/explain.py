@@ -78,14 +78,13 @@ def run(arguments: list[str]) -> int:
 
 def _forecast(op: str, lists: Mapping[str, Sequence[str]], *, compiling: bool) -> Answer:
     """Return what files tell."""
-    from vllm_ir.cli.facts import survey_here
+    from vllm_ir.cli.facts import preferences, survey_here
     from vllm_ir.plugins.forecast import forecast
-    from vllm_ir.runtime import current
 
-    found, preferences = survey_here(), current().preferences
+    found, asked_for = survey_here(), preferences()
     wishes = {name: Wish(Layer.COMMAND_LINE, tuple(names)) for name, names in lists.items()}
-    preferences.replace(Layer.COMMAND_LINE, wishes)
-    told = forecast(op, found, preferences, compiling=compiling)
+    asked_for.replace(Layer.COMMAND_LINE, wishes)
+    told = forecast(op, found, asked_for, compiling=compiling)
     if told.problem is not None and getattr(told.problem, "layer", None) == Layer.COMMAND_LINE.label:
         # What was typed is checked before anything is shown, as it is when a run reads the same flag.
         raise told.problem

@@ -5,6 +5,7 @@ How they look on a terminal is left to the verbs.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.cli import output
@@ -12,7 +13,7 @@ from vllm_ir.cli.meaning import read_meaning
 from vllm_ir.platforms import detect
 from vllm_ir.plugins.forecast import declared_ops
 from vllm_ir.plugins.static import survey
-from vllm_ir.runtime import current
+from vllm_ir.preferences import Preferences
 
 if TYPE_CHECKING:
     from vllm_ir.plugins.manifest import OpManifest, ProviderManifest
@@ -20,9 +21,15 @@ if TYPE_CHECKING:
     from vllm_ir.plugins.static import Survey
 
 
+@cache
+def preferences() -> Preferences:
+    """Return what this process was told, read once, without the runtime that a live answer needs."""
+    return Preferences()
+
+
 def survey_here() -> Survey:
     """Return what is installed, judged for this machine, after any doubts about the operator's lists on stderr."""
-    found = survey(current().environment, detect())
+    found = survey(preferences().environment, detect())
     for doubt in found.doubts:
         output.complain(doubt)
     return found

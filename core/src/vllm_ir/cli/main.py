@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from vllm_ir.cli import commands
 from vllm_ir.cli.output import complain
 from vllm_ir.errors import ConfigurationError, IrError, UnknownVerb
-from vllm_ir.runtime import current
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,8 +62,6 @@ def _run(arguments: list[str]) -> int:
 
         print(f"vllm-ir {version('vllm-ir')}")
         return 0
-    # Reading the environment also sets the log level and warns of variables that nobody knows.
-    _ = current().environment
     verb, *rest = arguments
     if verb in VERBS:
         code: int = import_module(VERBS[verb][0]).run(rest)
