@@ -95,6 +95,35 @@ def test_what_a_hook_keeps_is_not_overwritten(where: str, batch: Inputs, zoo: Zo
     assert not any(verdicts)
 
 
+@pytest.mark.parametrize("where", ["model.layers.0", "model.layers.1", "model.layers.1.self_attn"])
+def test_what_a_wrapped_forward_keeps_is_not_overwritten(
+    where: str, batch: Inputs, zoo: Zoo, verdicts: list[bool]
+) -> None:
+    """Some keep hidden states by standing in front of a forward, after the model was put on ops."""
+    model = zoo.build("llama")
+    use_ir_ops(model)
+    module, kept = model.get_submodule(where), list[torch.Tensor]()
+    own = module.forward
+
+    def keeping(*args: Any, **kwargs: Any) -> Any:
+        """Keep what the forward gets and gives."""
+        result = own(*args, **kwargs)
+        kept.extend(list(args))
+        kept.append(result if isinstance(result, torch.Tensor) else result[0])
+        return result
+
+    module.forward = keeping
+    zoo.logits(model, batch)
+    seen = list(kept)
+    kept.clear()
+    other = zoo.build("llama")
+    own = other.get_submodule(where).forward
+    other.get_submodule(where).forward = keeping
+    zoo.logits(other, batch)
+    assert all(map(torch.equal, seen, kept))
+    assert not any(verdicts)
+
+
 def test_a_hook_on_a_fused_norm_still_fires(llama: Any, batch: Inputs, zoo: Zoo, verdicts: list[bool]) -> None:
     """A norm that someone waits for is called, with the sum, instead of being fused away."""
     seen: list[torch.Tensor] = []

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import vllm_ir
+from vllm_ir.isolation import isolated
+from vllm_ir.plugins import load_providers
 from vllm_ir_host_transformers import measuring, use_ir_ops
 
 if TYPE_CHECKING:
@@ -78,3 +80,15 @@ def test_calls_per_pass_are_whole_where_they_are(calls: int, passes: int, wanted
     got = measuring.per_pass(calls, passes)
     assert got == wanted
     assert isinstance(got, type(wanted))
+
+
+def test_counting_can_be_switched_on_in_a_process_that_started_without(llama: Any, batch: Inputs, zoo: Zoo) -> None:
+    """The command line has read the variables by the time it finds out that this verb counts."""
+    with isolated({}, loader=load_providers):
+        zoo.logits(llama, batch)
+        assert not vllm_ir.report().counting
+        measuring.count_calls()
+        replacement, meter = use_ir_ops(llama), measuring.Meter()
+        zoo.logits(llama, batch)
+        assert meter.read(replacement, 1).ops["rms_norm"].calls == {"native": 3}
+        assert vllm_ir.report().counting

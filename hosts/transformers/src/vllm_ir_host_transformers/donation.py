@@ -6,7 +6,7 @@ states, in a hook, for a recomputation in the backward pass. So it is donated on
 - no gradient is asked for, the model does not train and nothing is being traced;
 - a stack of layers is running its own forward, whose loop was read and forgets every hidden state;
 - the residual is, by identity, what the layer before returned in this very pass;
-- no hook waits anywhere in the two layers, nor for all modules.
+- no hook waits anywhere in the two layers, nor for all modules, and nobody has wrapped their forwards.
 
 In every other case the functional overload runs, with the same result. A compiler gets the functional overload always:
 it sees by itself which tensors are used again.
@@ -27,7 +27,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from vllm_ir import Unsupported
 
 from vllm_ir_host_transformers.edits import reading_of
-from vllm_ir_host_transformers.instance import watched
+from vllm_ir_host_transformers.instance import watched, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,8 @@ def returns(layer: nn.Module, hidden_states: Tensor) -> Tensor:
     if not torch.compiler.is_compiling():
         current = _PASS.get()
         if current is not None:
-            unseen = id(layer) in current.layers and not layer._forward_hooks  # noqa: SLF001
+            hooks = layer._forward_hooks  # noqa: SLF001 - torch has no public way to ask
+            unseen = id(layer) in current.layers and not hooks and not wrapped(layer)
             current.made = weakref.ref(hidden_states) if unseen else None
     return hidden_states
 

@@ -63,8 +63,14 @@ def hooked(module: nn.Module) -> bool:
     )
 
 
+def wrapped(module: nn.Module) -> bool:
+    """Tell whether somebody else's forward stands on this instance, over ours or over that of its class."""
+    # Transformers 5.0 keeps hidden states in this way, for the time of one forward pass.
+    return occupied(module) is not None
+
+
 def watched(module: nn.Module) -> bool:
-    """Tell whether a hook may see what this module, or one inside it, is given or returns."""
-    if module._forward_hooks or module._forward_pre_hooks:  # noqa: SLF001
+    """Tell whether a hook, or a wrapper, may see what this module, or one inside it, is given or returns."""
+    if module._forward_hooks or module._forward_pre_hooks or wrapped(module):  # noqa: SLF001
         return True
     return any(watched(child) for child in module._modules.values() if child is not None)  # noqa: SLF001

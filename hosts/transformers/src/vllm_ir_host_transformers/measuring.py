@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import vllm_ir
+from vllm_ir import runtime
+from vllm_ir.preferences import Preferences
+from vllm_ir.runtime import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +55,17 @@ class Usage:
     ops: Mapping[str, OpUse]
     forward_passes: int
     norms: int
+
+
+def count_calls() -> None:
+    """Let every op count its calls from now on, as VLLM_IR_COUNTERS=1 does for a process that starts with it.
+
+    For a program of its own that has not asked for any provider yet: lists that were set before are not kept.
+    """
+    state = runtime.current()
+    if not state.environment.counters:
+        told = Preferences(replace(state.environment, counters=True), state.settings)
+        state.swap(State(told, landscape=state.landscape, discovery=state.discovery, wrapping=state.wrapping))
 
 
 class Meter:

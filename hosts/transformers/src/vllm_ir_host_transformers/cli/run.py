@@ -35,8 +35,10 @@ def run(arguments: list[str]) -> int:
     Raises:
         ConfigurationError: the model or a provider cannot be had.
     """
-    # Read once at the first use of vllm_ir, so before anything else.
-    os.environ["VLLM_IR_COUNTERS"] = "1"
+    if "torch" not in sys.modules:
+        # Threads that spin while they wait make a busy machine, or a container with half a core, up to ten times
+        # slower; waiting asleep costs a few microseconds. OpenMP reads this when torch is imported.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from vllm_ir import IrOpPriorityConfig
     from vllm_ir.priority import Layer
 
@@ -46,6 +48,9 @@ def run(arguments: list[str]) -> int:
     with steps.step("starting"):
         import vllm_ir.ops
 
+        from vllm_ir_host_transformers.measuring import Meter, count_calls, norm_sentence, unmet
+
+        count_calls()
         vllm_ir.load_providers()
         priorities.apply(layer=Layer.COMMAND_LINE)
     notes: list[str] = []
@@ -53,7 +58,6 @@ def run(arguments: list[str]) -> int:
     loaded = _load(options, steps)
     with steps.step("finding places for ops"):
         from vllm_ir_host_transformers.answering import answer
-        from vllm_ir_host_transformers.measuring import Meter, norm_sentence, unmet
         from vllm_ir_host_transformers.replace import use_ir_ops
 
         replacement = use_ir_ops(loaded.model, fuse_residual=fuse)
@@ -178,13 +182,15 @@ def _show(loaded: Loaded, said: Answer, usage: Usage, replacement: Replacement, 
             rows.append([(cell, output.PLAIN) for cell in cells])
     output.print_table(("op", "provider", "calls", "per pass", "order set by"), rows)
     refusals = [(op.op, *refusal) for op in usage.ops.values() for refusal in op.refusals]
-    if notes or refusals or replacement.left:
+    # What the user asked for, or was told above, needs no reason.
+    left = [line for line in replacement.lines_left() if not line.endswith("fuse_residual is off")]
+    if notes or refusals or left:
         _write("\n")
     for name, provider, reason, count in refusals:
         output.print_note(name, f"{provider} refused {count} calls: {reason}")
     for note in notes:
         output.print_text(f"  {note}", indent=4)
-    for line in replacement.lines_left():
+    for line in left:
         output.print_text(f"  {line}", indent=4)
 
 
