@@ -122,3 +122,15 @@ class FolderExists(ConfigurationError):
             f"{folder} exists already, and nothing was written. Remove it, or give another place with --into.",
             folder=folder,
         )
+
+
+class CannotWrite(ConfigurationError):
+    """A place where nothing can be written."""
+
+    def __init__(self, *, folder: str, reason: str) -> None:
+        self.folder, self.reason = folder, reason
+        super().__init__(
+            f"{folder} cannot be written: {reason.rstrip('.')}. Give another place with --into.",
+            folder=folder,
+            reason=reason,
+        )
