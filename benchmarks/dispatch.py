@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 from rich.table import Table
-
 from vllm_ir import register_op
 
 if TYPE_CHECKING:
@@ -24,26 +23,26 @@ if TYPE_CHECKING:
 FLOAT16, FLOAT32 = torch.float16, torch.float32
 
 
-def body(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None) -> torch.Tensor:
+def body(
+    x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None
+) -> torch.Tensor:
     """Return x at once, so that a call costs nothing but the way to it."""
     return x
 
 
-def cloned(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None) -> torch.Tensor:
+def cloned(
+    x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None
+) -> torch.Tensor:
     """Return a new tensor, as custom_op demands."""
     return torch.empty_like(x)
 
 
-def is_float16(
-    x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None
-) -> bool:
+def is_float16(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None) -> bool:
     """Take float16 only: refuses the benchmark's calls."""
     return x.dtype is FLOAT16
 
 
-def is_float32(
-    x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None
-) -> bool:
+def is_float32(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None) -> bool:
     """Take float32 only: accepts the benchmark's calls."""
     return x.dtype is FLOAT32
 
@@ -60,7 +59,9 @@ def make(name: str, *predicates: Callable[..., bool] | None, implementation: Cal
     return op
 
 
-def native(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None) -> torch.Tensor:
+def native(
+    x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None
+) -> torch.Tensor:
     """Return a new tensor of x's shape."""
     return torch.empty_like(x)
 
@@ -121,7 +122,9 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=10_000, help="calls per repeat")
     arguments = parser.parse_args()
     rows = measure(arguments.repeats, arguments.calls)
-    table = Table(title=f"Eager dispatch, torch {torch.__version__}", caption="limits: 0.45 for 1, 0.70 for 2 candidates")
+    table = Table(
+        title=f"Eager dispatch, torch {torch.__version__}", caption="limits: 0.45 for 1, 0.70 for 2 candidates"
+    )
     for column, justify in (("mode", "left"), ("call", "left"), ("overhead ns", "right"), ("of empty_like", "right")):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     for mode, name, overhead, fraction in rows:

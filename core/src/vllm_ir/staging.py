@@ -15,6 +15,7 @@ from vllm_ir.registration import bind_op, fit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from vllm_ir.runtime import Runtime
     from vllm_ir.switchboard import Switchboard
 
 
@@ -116,21 +117,7 @@ class Staging:
         """Bind and register everything, or nothing."""
         state = runtime.current()
         with state.lock:
-            try:
-                # Torch last: what it has defined it can undo only as long as nobody has looked.
-                for impl in self.implementations:
-                    if impl.op_name not in self.ops:
-                        fit(state.registry.get(impl.op_name), impl)
-                for op in self.ops.values():
-                    check_op_name(op, None)
-                for op in self.ops.values():
-                    self.bound.append(bind_op(op))
-            except BaseException:
-                for op, _, binding in self.bound:
-                    if state.retired.get(op.name) is not binding:
-                        torch_binding.unbind(binding)
-                    vars(op).pop("torch_op", None)
-                raise
+            self._bind(state)
             for op, board, binding in self.bound:
                 board.binding = state.retired.pop(op.name, binding)
                 state.install(op, board)
@@ -139,6 +126,24 @@ class Staging:
                 op._impls[impl.provider] = impl  # noqa: SLF001 - registering is the one writer of this dict
             for name in dict.fromkeys(impl.op_name for impl in self.implementations):
                 state.refresh(state.registry.get(name))
+
+    def _bind(self, state: Runtime) -> None:
+        """Check everything, then give every op what it needs of torch; undo that if one of them cannot have it."""
+        # Torch last: what it has defined it can undo only as long as nobody has looked.
+        for impl in self.implementations:
+            if impl.op_name not in self.ops:
+                fit(state.registry.get(impl.op_name), impl)
+        for op in self.ops.values():
+            check_op_name(op, None)
+        try:
+            for op in self.ops.values():
+                self.bound.append(bind_op(op))
+        except BaseException:
+            for op, _, binding in self.bound:
+                if state.retired.get(op.name) is not binding:
+                    torch_binding.unbind(binding)
+                vars(op).pop("torch_op", None)
+            raise
 
 
 @contextlib.contextmanager

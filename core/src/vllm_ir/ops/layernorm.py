@@ -59,8 +59,8 @@ def fused_add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """Return the normalised sum of x and a residual, and the sum itself.
 
-    The sum is in float32 (float64 for float64 inputs); the residual returned is that sum rounded to x's dtype, and the variance is of the sum
-    before it was rounded.
+    The sum is in float32 (float64 for float64 inputs); the residual returned is that sum rounded to x's dtype, and the
+    variance is of the sum before it was rounded.
 
     Args:
         x: [..., hidden_size] of any floating-point dtype and strides; zero tokens are legal.
