@@ -49,7 +49,7 @@ def is_float32(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, var
 
 def make(name: str, *predicates: Callable[..., bool] | None, implementation: Callable[..., Any] = body) -> Any:
     """Return an op with one implementation per predicate, all of them before native."""
-    op = register_op(cloned, name=name) if implementation is cloned else register_op(name=name)(native)
+    op = register_op(name=name)(native)
     providers = []
     for number, predicate in enumerate(predicates):
         provider = f"bench_{number}"
