@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -174,6 +177,22 @@ def test_a_wrong_flag_ends_with_two(flags: list[str], capsys: pytest.CaptureFixt
         run(flags)
     assert caught.value.code == 2
     assert "usage: vllm-ir run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("given", "wanted"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_wait_asleep_unless_the_user_wants_otherwise(given: dict[str, str], wanted: str) -> None:
+    """The variable is set before torch is imported, and a value that is there already stays."""
+    code = (
+        "import os, sys; from vllm_ir_host_transformers.cli.run import run\n"
+        "try: run(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    )
+    rest = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**rest, **given}
+    )
+    assert done.stdout.split()[-2:] == [wanted, "False"]
 
 
 def test_help_fits_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

