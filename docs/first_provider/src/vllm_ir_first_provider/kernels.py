@@ -13,9 +13,7 @@ from vllm_ir import Unsupported, implements
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def accepts(
-    x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
-) -> bool | Unsupported:
+def accepts(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> bool | Unsupported:
     """Tell from dtypes and options alone whether the kernel may run; never from batch sizes or values.
 
     The parameters are the op's own, with its names and defaults.
