@@ -15,6 +15,8 @@ from vllm_ir.isolation import isolated
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from vllm_ir.runtime import Runtime
+
 X = torch.ones(2, 8)
 
 
@@ -109,3 +111,13 @@ def test_the_process_is_one() -> None:
     assert runtime.find("rms_norm") is ops.rms_norm
     with pytest.raises(errors.UnknownOp, match="Did you mean 'rms_norm'"):
         runtime.find("rms_nrom")
+
+
+def test_counting_starts_when_a_program_asks_and_keeps_its_orders(state: Runtime) -> None:
+    """Calls before are not counted, calls after are, and a default that was set stays."""
+    ops.silu_and_mul.register_impl("counted_provider")(silu)
+    ops.silu_and_mul.set_default(["counted_provider"])
+    ops.silu_and_mul(X)
+    state.count_calls()
+    ops.silu_and_mul(X)
+    assert state.board(ops.silu_and_mul).ledger.calls() == {"counted_provider": 1}

@@ -14,8 +14,8 @@ from vllm_ir.landscape import Landscape
 from vllm_ir.observation import Ledger
 from vllm_ir.preferences import Preferences
 from vllm_ir.registration import forget_op
-from vllm_ir.runtime import State
 from vllm_ir.settings import Settings
+from vllm_ir.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

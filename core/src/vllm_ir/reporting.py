@@ -68,7 +68,7 @@ def report() -> Report:
         ledger = state.board(op).ledger
         entries = tuple(c.entry for c in state.candidates(op, state.current_wishes(op)))
         ops[op.name] = OpReport(op.name, entries, ledger.calls(), ledger.refusals())
-    return Report(ops, state.environment.counters)
+    return Report(ops, state.counting)
 
 
 def explain(op: str | IrOp, *args: Any, compiling: bool = False, **kwargs: Any) -> Explanation:

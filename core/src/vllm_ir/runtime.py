@@ -8,46 +8,28 @@ from __future__ import annotations
 import contextlib
 import threading
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir import dispatch, first_use, log, orders
+from vllm_ir import dispatch, log, orders
 from vllm_ir.assembly import Mode
-from vllm_ir.landscape import Landscape
-from vllm_ir.once import Once
 from vllm_ir.platforms import detect
-from vllm_ir.preferences import EVERY_OP, Preferences
+from vllm_ir.preferences import EVERY_OP
 from vllm_ir.priority import FLAG, Layer, Wish, read_providers
 from vllm_ir.registry import Registry
-from vllm_ir.wrapping import Wrapping
+from vllm_ir.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from vllm_ir.environment import Environment
+    from vllm_ir.landscape import Landscape
+    from vllm_ir.once import Once
     from vllm_ir.op import IrOp
     from vllm_ir.platforms import Platform
+    from vllm_ir.preferences import Preferences
     from vllm_ir.settings import Settings
     from vllm_ir.switchboard import Switchboard
-
-
-@dataclass(slots=True)
-class State:
-    """All that a process was told and found, apart from its ops.
-
-    Attributes:
-        preferences: what users asked for.
-        loader: what discovers providers.
-        landscape: what discovery found, for dispatch.
-        discovery: all that discovery found.
-        wrapping: whether tracers see torch ops.
-    """
-
-    preferences: Preferences = field(default_factory=Preferences)
-    loader: Callable[[], object] = first_use.run
-    landscape: Landscape = field(default_factory=Landscape)
-    discovery: Once[Any] = field(default_factory=Once)
-    wrapping: Wrapping = field(default_factory=Wrapping)
+    from vllm_ir.wrapping import Wrapping
 
 
 class Runtime:
@@ -100,12 +82,24 @@ class Runtime:
         return self._state.wrapping
 
     @property
+    def counting(self) -> bool:
+        """Whether calls and refusals are counted."""
+        return self._state.counting or self.environment.counters
+
+    def count_calls(self) -> None:
+        """Count calls and refusals from now on, as a process does that starts with VLLM_IR_COUNTERS=1."""
+        with self.lock:
+            if not self.counting:
+                self._state.counting = True
+                self.cool()
+
+    @property
     def mode(self) -> Mode:
         """What holds for every chain."""
         platform = self.landscape.platform
         return Mode(
             strict=self.environment.strict,
-            counters=self.environment.counters,
+            counters=self.counting,
             trace=self.environment.trace,
             device_type=platform.device_type if platform is not None else "cpu",
         )

@@ -43,6 +43,8 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, head_size: int, rotary_dim: int, 
         first, second = turned[..., ::2], turned[..., 1::2]
     pair = (first * cos - second * sin, second * cos + first * sin)
     rotated = torch.cat(pair, dim=-1) if neox else torch.stack(pair, dim=-1).flatten(-2)
+    if rotary_dim == head_size:
+        return rotated.reshape(x.shape)
     return torch.cat((rotated, kept), dim=-1).reshape(x.shape)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import vllm_ir
 from vllm_ir import runtime
-from vllm_ir.preferences import Preferences
-from vllm_ir.runtime import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,14 +56,8 @@ class Usage:
 
 
 def count_calls() -> None:
-    """Let every op count its calls from now on, as VLLM_IR_COUNTERS=1 does for a process that starts with it.
-
-    For a program of its own that has not asked for any provider yet: lists that were set before are not kept.
-    """
-    state = runtime.current()
-    if not state.environment.counters:
-        told = Preferences(replace(state.environment, counters=True), state.settings)
-        state.swap(State(told, landscape=state.landscape, discovery=state.discovery, wrapping=state.wrapping))
+    """Let every op count its calls from now on, as VLLM_IR_COUNTERS=1 does for a process that starts with it."""
+    runtime.current().count_calls()
 
 
 class Meter:
