@@ -49,6 +49,12 @@ class Comparison:
         return self.differing / self.elements if self.elements else 0.0
 
 
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors of one dtype have the same bits, NaN and the sign of zero included."""
+    kind = _INTEGERS[a.element_size()]
+    return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
+
+
 def ordered(x: Tensor) -> Tensor:
     """Return the numbers of a floating-point tensor as int64 that count upwards in units of the last place.
 
@@ -70,6 +76,8 @@ def compare(got: Tensor, wanted: Tensor, atol: float = 0.0, rtol: float = 0.0) -
     """
     if not got.numel():
         return Comparison(0)
+    if same_bits(got, wanted):
+        return Comparison(got.numel())
     if not got.is_floating_point():
         unequal = got != wanted
         units = (got.to(torch.int64) - wanted.to(torch.int64)).abs()

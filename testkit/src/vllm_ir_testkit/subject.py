@@ -5,7 +5,6 @@ What is demanded of a result is the checks' business.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -79,6 +78,13 @@ class Subject:
         """Run the provider as a program would; the scope that the engine opened puts it first."""
         return results(self.op(*args))
 
+    def attempt(self, args: Arguments) -> tuple[Any, ...] | None:
+        """Run the provider, or return None where it raises, which is the refusal check's fault to report."""
+        try:
+            return self.run(args)
+        except Exception:  # noqa: BLE001 - whatever a provider raises
+            return None
+
     def donate(self, args: Arguments) -> tuple[Any, ...]:
         """Run `maybe_inplace`; only for an op that has it."""
         if not isinstance(self.op, IrOpInplace):
@@ -117,9 +123,7 @@ class Subject:
     ) -> Iterator[tuple[Case, Arguments, Sequence[Any]]]:
         """Yield the calls that the provider takes with its results; one that raises is the refusal check's fault."""
         for case, args in self.accepted(cases):
-            outputs: tuple[Any, ...] | None = None
-            with contextlib.suppress(Exception):
-                outputs = self.run(args)
+            outputs = self.attempt(args)
             if outputs is not None:
                 notes.tried()
                 yield case, args, outputs

@@ -38,8 +38,8 @@ def check(subject: Subject, notes: Notes) -> None:
 
 def donated(subject: Subject, case: Case, args: tuple[Any, ...]) -> list[str]:
     """Return in words what is wrong with a call of `maybe_inplace`."""
+    wanted = subject.native(args)
     before = Snapshot.take(args)
-    wanted = subject.native(subject.build(case))
     try:
         outputs = subject.donate(args)
     except Exception:  # noqa: BLE001 - the refusal check reports what raises

@@ -35,7 +35,7 @@ def check(subject: Subject, notes: Notes) -> None:
     finite = (case for case in subject.legal() if case.fill not in {"nan", "infinite"})
     cases = [case for case in finite if (case.hidden or 0) <= WIDEST]
     for case, args, outputs in subject.runs(notes, cases):
-        wanted = subject.native(args if not subject.impl.inplace else subject.build(case))
+        wanted = subject.native(args)
         with poisoned(), contextlib.suppress(Exception):  # the refusal check reports what raises
             dirty = subject.run(subject.build(case))
             what = traces(outputs, dirty, wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,10 +35,14 @@ def run(arguments: list[str]) -> int:
         return 0
     if options.provider is None:
         _parser().error("name a provider; `vllm-ir list` shows those that are installed")
-    with bar(f"judging {options.provider}") as tell:
+    with bar(f"judging {options.provider}") as tell, tempfile.TemporaryDirectory() as folder:
+        from hypothesis.configuration import set_hypothesis_home_dir
+
         from vllm_ir_testkit import known
         from vllm_ir_testkit.engine import conformance
 
+        # Hypothesis keeps what it reads of local modules, by default in the working directory.
+        set_hypothesis_home_dir(folder)
         entries = [entry for file in options.known for entry in known.read(Path(file))]
         report = conformance(options.provider, options.op, options.check, entries, tell)
     if options.json:
