@@ -236,6 +236,7 @@ def step(**parts: Any) -> Step:
         "raised": lambda error: Unsupported(str(error)),
         "counted": None,
         "seen": None,
+        "told": [],
     }
     return Step(**{**whole, **parts})
 

@@ -102,6 +102,7 @@ def _step(
         refused=witness.refused,
         raised=witness.raised,
         counted=witness.counted() if mode.counters or mode.trace else None,
+        told=witness.told,
         seen=witness.seen if entry.required or mode.counters or mode.trace else None,
     )
 

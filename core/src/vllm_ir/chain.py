@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ir.generation import make_function
 from vllm_ir.names import RESERVED_PREFIX as PREFIX
-from vllm_ir.verdict import NO_REASON, Unsupported
+from vllm_ir.verdict import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +30,7 @@ class Step:
         raised: called with what the predicate raised; returns the refusal.
         counted: called before the implementation runs; None counts nothing.
         seen: reasons that `refused` need not hear again; None when it wants only answers that are no verdict.
+        told: not empty when `refused` need not hear a plain False again.
     """
 
     function: Callable[..., Any]
@@ -41,6 +42,7 @@ class Step:
     raised: Callable[[Exception], Unsupported]
     counted: Callable[[], object] | None
     seen: set[str] | None
+    told: list[str]
 
     @property
     def conditional(self) -> bool:
@@ -73,6 +75,7 @@ def make_chain(
             f"{PREFIX}raised_{i}": step.raised,
             f"{PREFIX}counted_{i}": step.counted,
             f"{PREFIX}seen_{i}": step.seen,
+            f"{PREFIX}told_{i}": step.told,
             f"{PREFIX}foreign_{i}": step.foreign,
         }
         lines += _step_lines(i, step, arguments, names)
@@ -145,7 +148,7 @@ def _asked_lines(i: int, step: Step, arguments: str, run: Sequence[str], indent:
     else:
         lines += [
             f"{indent}if {PREFIX}answer is False:",
-            f"{indent}    if {PREFIX}no_reason not in {PREFIX}seen_{i}:",
+            f"{indent}    if not {PREFIX}told_{i}:",
             f"{indent}        {PREFIX}refused_{i}({PREFIX}answer)",
             f"{indent}elif {broken} or {PREFIX}answer.reason not in {PREFIX}seen_{i}:",
         ]
@@ -164,6 +167,5 @@ def _scope(exhausted: Callable[..., Any]) -> dict[str, Any]:
     return {
         f"{PREFIX}Unsupported": Unsupported,
         f"{PREFIX}exhausted": exhausted,
-        f"{PREFIX}no_reason": NO_REASON,
         f"{PREFIX}contiguous": torch.contiguous_format,
     }

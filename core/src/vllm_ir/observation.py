@@ -92,6 +92,7 @@ class Witness:
 
     Attributes:
         seen: reasons that need not be told again; stays empty where each refusal counts.
+        told: not empty once a refusal without a reason need not be told again; asking it is cheaper than asking a set.
     """
 
     def __init__(self, ledger: Ledger, entry: Entry, *, strict: bool, trace: bool, counters: bool) -> None:
@@ -101,6 +102,7 @@ class Witness:
         self._trace = trace
         self._every = strict or trace or counters
         self.seen: set[str] = set()
+        self.told: list[str] = []
 
     def raised(self, error: Exception) -> Unsupported:
         """Return the refusal that an exception out of the predicate means.
@@ -134,6 +136,8 @@ class Witness:
             logger.debug("op %s: %s refuses: %s", op, provider, reason)
         if not self._every:
             self.seen.add(reason)
+            if answer is False:
+                self.told[:] = [reason]
         if broken or self._entry.required:
             named = f", named by {self._entry.source}," if self._entry.required else ""
             self._ledger.warn_once(
