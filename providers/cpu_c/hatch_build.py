@@ -4,6 +4,8 @@ Each instruction set is a file of its own with its own flags, and all files are 
 compiler and Python's headers; which of the sets is used is chosen at run time.
 """
 
+# ruff: noqa: INP001 - a script of the build, no part of the package
+
 from __future__ import annotations
 
 import os
@@ -25,7 +27,7 @@ MODULE = Path("src", "vllm_ir_provider_cpu_c", "_native.abi3.so")
 # Contraction would round a * b + c once where native rounds twice; nothing else is given up for speed.
 FLAGS = [
     "-std=c++17",
-    "-O3",
+    "-O2",
     "-DNDEBUG",
     "-fPIC",
     "-fvisibility=hidden",
@@ -33,12 +35,12 @@ FLAGS = [
     "-fno-math-errno",
     "-fno-trapping-math",
 ]
-AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX2 = ["-O3", "-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
 PLAIN: dict[str, list[str]] = {"module.cpp": [], "dispatch.cpp": [], "kernels_scalar.cpp": []}
 SOURCES: dict[str, dict[str, list[str]]] = {
     "x86_64": {**PLAIN, "kernels_avx2.cpp": AVX2, "kernels_avx512.cpp": AVX512},
-    "aarch64": {**PLAIN, "kernels_neon.cpp": []},
+    "aarch64": {**PLAIN, "kernels_neon.cpp": ["-O3"]},
 }
 
 

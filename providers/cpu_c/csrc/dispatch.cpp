@@ -3,9 +3,6 @@
 #include <atomic>
 #include <cstring>
 
-#if defined(__linux__)
-#include <unistd.h>
-#endif
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -62,19 +59,6 @@ const KernelTable& kernels() {
   return table != nullptr ? *table : *isas().tables[0];
 }
 
-// The bytes that the last level of cache holds.
-int64_t last_level_cache() {
-  static const int64_t size = [] {
-    int64_t found = 0;
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-    found = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (found <= 0) found = sysconf(_SC_LEVEL2_CACHE_SIZE);
-#endif
-    return found > 0 ? found : int64_t{32} << 20;
-  }();
-  return size;
-}
-
 // The floating-point mode of a thread: with subnormals flushed or not, threads must agree on a row.
 class FloatMode {
  public:
@@ -100,7 +84,6 @@ struct Job {
   const void* call;
   int64_t rows;
   int64_t piece;
-  bool stream;
   FloatMode mode;
   std::atomic<int64_t> next{0};
 };
@@ -113,34 +96,23 @@ void work(void* data) {
     const int64_t begin = job.next.fetch_add(job.piece, std::memory_order_relaxed);
     if (begin >= job.rows) break;
     const int64_t end = begin + job.piece < job.rows ? begin + job.piece : job.rows;
-    job.kernel(job.call, {begin, end, job.rows, job.stream});
+    job.kernel(job.call, {begin, end, job.rows});
   }
-#if defined(__x86_64__)
-  if (job.stream) _mm_sfence();
-#endif
   before.set();
 }
 
-// Runs a kernel over all rows. `row_bytes` are read and written per row, `out_bytes` of them written.
-void run(RangeKernel kernel, const void* call, int64_t rows, int64_t row_bytes, int64_t out_bytes,
-         const vllm_ir_team* team) {
-  if (rows <= 0) return;
-  const bool stream = rows * out_bytes > last_level_cache();
+// Runs a kernel over all rows, which read and write `row_bytes` each.
+void run(RangeKernel kernel, const void* call, int64_t rows, int64_t row_bytes, const vllm_ir_team* team) {
   int64_t threads = team != nullptr && team->start != nullptr ? team->threads : 1;
   if (rows * row_bytes < kBytesForThreads) threads = 1;
   if (threads > rows) threads = rows;
-  if (threads <= 1 && !stream) {
-    kernel(call, {0, rows, rows, false});
+  if (threads <= 1) {
+    kernel(call, {0, rows, rows});
     return;
   }
-  Job job{kernel, call, rows, 0, stream, FloatMode()};
   const int64_t pieces = threads * kPiecesPerThread;
-  job.piece = threads <= 1 ? rows : (rows + pieces - 1) / pieces;
-  if (threads <= 1) {
-    work(&job);
-  } else {
-    team->start(work, &job, static_cast<int32_t>(threads));
-  }
+  Job job{kernel, call, rows, (rows + pieces - 1) / pieces, FloatMode()};
+  team->start(work, &job, static_cast<int32_t>(threads));
 }
 
 int64_t count(const vllm_ir_rows& rows) {
@@ -178,7 +150,7 @@ int32_t vllm_ir_cpu_c_norm(const vllm_ir_norm* call, const vllm_ir_team* team) {
   if (rows == 0 || call->hidden_size == 0) return VLLM_IR_OK;
   if (call->variance_size < 1 || call->variance_size > call->hidden_size) return VLLM_IR_BAD_SIZE;
   const int64_t one = call->hidden_size * bytes(call->dtype);
-  run(kernels().norm, call, rows, (add ? 4 : 2) * one, (add ? 2 : 1) * one, team);
+  run(kernels().norm, call, rows, (add ? 4 : 2) * one, team);
   return VLLM_IR_OK;
 }
 
@@ -189,7 +161,7 @@ int32_t vllm_ir_cpu_c_gate(const vllm_ir_gate* call, const vllm_ir_team* team) {
   const int64_t rows = count(call->x);
   if (rows == 0 || call->size == 0) return VLLM_IR_OK;
   const int64_t one = call->size * bytes(call->dtype);
-  run(kernels().gate, call, rows, 3 * one, one, team);
+  run(kernels().gate, call, rows, 3 * one, team);
   return VLLM_IR_OK;
 }
 
@@ -208,7 +180,7 @@ int32_t vllm_ir_cpu_c_rotary(const vllm_ir_rotary* call, const vllm_ir_team* tea
   }
   if (rows == 0) return VLLM_IR_OK;
   const int64_t one = call->head_size * bytes(call->dtype);
-  run(kernels().rotary, call, rows, 2 * one, one, team);
+  run(kernels().rotary, call, rows, 2 * one, team);
   return VLLM_IR_OK;
 }
 

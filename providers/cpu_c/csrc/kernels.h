@@ -138,16 +138,7 @@ inline typename V::F weighted(typename V::F value, const W* weight, int64_t i) {
   }
 }
 
-template <bool kStream, class V, class T>
-inline void put(T* out, typename V::F value) {
-  if (kStream) {
-    V::stream(out, value);
-  } else {
-    V::store(out, value);
-  }
-}
-
-template <bool kAdd, bool kStream, class T, class W>
+template <bool kAdd, class T, class W>
 void norm_row(const vllm_ir_norm& call, const T* x, const T* residual, T* out, T* residual_out) {
   const W* weight = static_cast<const W*>(call.weight);
   const auto value = [&](auto v, int64_t i) {
@@ -158,9 +149,9 @@ void norm_row(const vllm_ir_norm& call, const T* x, const T* residual, T* out, T
       return V::load(x + i);
     }
   };
-  // A float32 sum loses nothing when it is stored, so the second pass reads it instead of adding again. Not where
-  // stores go past the cache; and a narrower sum would come back rounded.
-  constexpr bool kKeep = kAdd && !kStream && kSame<T, float>;
+  // A float32 sum loses nothing when it is stored, so the second pass reads it instead of adding again; a narrower one
+  // would come back rounded.
+  constexpr bool kKeep = kAdd && kSame<T, float>;
   const float squares = sum_of_squares<Block<T>>(call.variance_size, [&](auto v, int64_t i) {
     const auto one = value(v, i);
     if constexpr (kKeep) decltype(v)::store(residual_out + i, one);
@@ -185,35 +176,27 @@ void norm_row(const vllm_ir_norm& call, const T* x, const T* residual, T* out, T
     const auto one = value(v, i);
     // Everything is read before anything is written: an output may be its own input.
     const auto result = scaled(v, one, i);
-    if constexpr (kAdd) put<kStream, V>(residual_out + i, one);
-    put<kStream, V>(out + i, result);
+    if constexpr (kAdd) V::store(residual_out + i, one);
+    V::store(out + i, result);
   });
-}
-
-// Streaming stores leave the cache alone, but want their address on a multiple of their size.
-inline bool aligned(const void* p, int64_t row_bytes) {
-  return (reinterpret_cast<uintptr_t>(p) | static_cast<uintptr_t>(row_bytes)) % 64 == 0;
 }
 
 template <class T, class W>
 void norm_rows(const vllm_ir_norm& call, Range range) {
   const int64_t n = call.hidden_size;
   const bool add = call.residual.data != nullptr;
-  const bool stream = range.stream && aligned(call.out, n * sizeof(T)) && (!add || aligned(call.residual_out, 0));
   RowWalk<const T> x(call.x, range.begin);
   T* out = static_cast<T*>(call.out) + range.begin * n;
   if (!add) {
     for (int64_t r = range.begin; r < range.end; ++r, out += n, x.next()) {
-      stream ? norm_row<false, true, T, W>(call, x.row(), nullptr, out, nullptr)
-             : norm_row<false, false, T, W>(call, x.row(), nullptr, out, nullptr);
+      norm_row<false, T, W>(call, x.row(), nullptr, out, nullptr);
     }
     return;
   }
   RowWalk<const T> residual(call.residual, range.begin);
   T* residual_out = static_cast<T*>(call.residual_out) + range.begin * n;
   for (int64_t r = range.begin; r < range.end; ++r, out += n, residual_out += n, x.next(), residual.next()) {
-    stream ? norm_row<true, true, T, W>(call, x.row(), residual.row(), out, residual_out)
-           : norm_row<true, false, T, W>(call, x.row(), residual.row(), out, residual_out);
+    norm_row<true, T, W>(call, x.row(), residual.row(), out, residual_out);
   }
 }
 
@@ -271,14 +254,14 @@ struct GeluTanh {
   static float exact(float x) { return (0.5f * x) * (1.0f + ::tanhf(inner<Scalar>(x))); }
 };
 
-template <bool kStream, class A, class T>
+template <class A, class T>
 void gate_row(const vllm_ir_gate& call, const T* x, T* out) {
   const T* up = x + call.size;
   const int64_t whole = call.block > 0 ? call.size / call.block * call.block : call.size;
   // The activation is rounded to x's dtype before the multiply.
   each<Block<T>>(0, whole, [&](auto v, int64_t i) {
     using V = decltype(v);
-    put<kStream, V>(out + i, V::rounded(A::template of<V>(V::load(x + i)), x) * V::load(up + i));
+    V::store(out + i, V::rounded(A::template of<V>(V::load(x + i)), x) * V::load(up + i));
   });
   for (int64_t i = whole; i < call.size; ++i) {
     from_float(Scalar::rounded(A::exact(to_float(x[i])), x) * to_float(up[i]), out + i);
@@ -289,9 +272,8 @@ template <class A, class T>
 void gate_rows(const vllm_ir_gate& call, Range range) {
   RowWalk<const T> x(call.x, range.begin);
   T* out = static_cast<T*>(call.out) + range.begin * call.size;
-  const bool stream = range.stream && aligned(call.out, call.size * sizeof(T));
   for (int64_t r = range.begin; r < range.end; ++r, out += call.size, x.next()) {
-    stream ? gate_row<true, A>(call, x.row(), out) : gate_row<false, A>(call, x.row(), out);
+    gate_row<A>(call, x.row(), out);
   }
 }
 

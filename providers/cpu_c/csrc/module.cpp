@@ -207,8 +207,10 @@ bool describe(const DLTensor& t, int64_t row, vllm_ir_rows* rows) {
 
 bool on_cpu(const DLTensor& t) { return t.device.device_type == kDLCPU; }
 
-// The activations of one call, checked: known dtype, on the CPU, adjacent.
-bool activation(const DLTensor& t) { return on_cpu(t) && dtype_of(t) >= 0 && adjacent(t); }
+// The activations of one call, checked: known dtype, on the CPU, adjacent, few dimensions.
+bool activation(const DLTensor& t) {
+  return on_cpu(t) && dtype_of(t) >= 0 && t.ndim <= VLLM_IR_MAX_DIMS && adjacent(t);
+}
 
 bool same_shape(const DLTensor& a, const DLTensor& b) {
   return a.ndim == b.ndim && std::memcmp(a.shape, b.shape, sizeof(int64_t) * static_cast<size_t>(a.ndim)) == 0;
@@ -395,7 +397,7 @@ int read_rotary(PyObject* const* args, RotaryArguments* out) {
   }
   const DLTensor& p = out->positions;
   const DLTensor& c = out->cache;
-  if (!on_cpu(p) || p.dtype.code != kDLInt || (p.dtype.bits != 64 && p.dtype.bits != 32) || !contiguous(p)) return 0;
+  if (!on_cpu(p) || p.dtype.code != kDLInt || (p.dtype.bits != 64 && p.dtype.bits != 32)) return 0;
   if (out->rotary_dim < 2 || out->rotary_dim % 2 != 0 || out->rotary_dim > out->head_size) return 0;
   if (!heads_fit(out->query, out->head_size) || !heads_fit(out->key, out->head_size)) return 0;
   out->dtype = dtype_of(out->query);
@@ -545,6 +547,16 @@ PyObject* rotary_embedding(PyObject*, PyObject* const* args, Py_ssize_t count) {
   RotaryArguments rotary;
   const int taken = read_rotary(args, &rotary);
   if (taken <= 0) return taken < 0 ? nullptr : failed(VLLM_IR_BAD_SIZE);
+  if (!contiguous(rotary.positions)) {
+    // One integer a token is little to copy, and rare; the call is made again with the copy.
+    PyObject* copy = PyObject_CallMethod(args[0], "contiguous", nullptr);
+    if (copy == nullptr) return nullptr;
+    PyObject* again[8];
+    for (int i = 0; i < 8; ++i) again[i] = i == 0 ? copy : args[i];
+    PyObject* result = rotary_embedding(nullptr, again, 8);
+    Py_DECREF(copy);
+    return result;
+  }
   // Before anything is written in place: both must be whole heads of every token.
   for (const DLTensor* x : {&rotary.query, &rotary.key}) {
     const int64_t heads = count_of(*x) / rotary.head_size;

@@ -5,10 +5,9 @@
 
 #include "abi.h"
 
-// Rows [begin, end) of `total`; stream: the outputs are too large for the cache to keep.
+// Rows [begin, end) of `total`.
 struct Range {
   int64_t begin, end, total;
-  bool stream;
 };
 
 using RangeKernel = void (*)(const void* call, Range range);

@@ -34,10 +34,6 @@ struct Scalar {
   static void store(T* p, F value) {
     from_float(value, p);
   }
-  template <class T>
-  static void stream(T* p, F value) {
-    store(p, value);
-  }
   // The value after a round trip through T.
   template <class T>
   static F rounded(F value, const T*) {
@@ -54,10 +50,6 @@ struct Scalar {
   static void store_pairs(T* p, F even, F odd) {
     from_float(even, p);
     from_float(odd, p + 1);
-  }
-  template <class T>
-  static void stream_pairs(T* p, F even, F odd) {
-    store_pairs(p, even, odd);
   }
   static F fma(F a, F b, F c) { return __builtin_fmaf(a, b, c); }
   static F abs(F a) { return __builtin_fabsf(a); }
@@ -99,9 +91,6 @@ struct Wide {
   static void store(float* p, F value) { _mm256_storeu_ps(p, value); }
   static void store(Bf16* p, F value) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(bf16_bits(value))); }
   static void store(F16* p, F value) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), f16_bits(value)); }
-  static void stream(float* p, F value) { _mm256_stream_ps(p, value); }
-  static void stream(Bf16* p, F value) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow(bf16_bits(value))); }
-  static void stream(F16* p, F value) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), f16_bits(value)); }
   static F rounded(F value, const float*) { return value; }
   static F rounded(F value, const Bf16*) {
     return _mm256_castsi256_ps(_mm256_and_si256(bf16_high(value), _mm256_set1_epi32(kHigh)));
@@ -133,9 +122,6 @@ struct Wide {
   static void store_pairs(F16* p, F even, F odd) {
     const I high = _mm256_slli_epi32(_mm256_cvtepu16_epi32(f16_bits(odd)), 16);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_or_si256(_mm256_cvtepu16_epi32(f16_bits(even)), high));
-  }
-  static void stream_pairs(Bf16* p, F even, F odd) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), joined(even, odd));
   }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static F abs(F a) { return _mm256_andnot_ps(set(-0.0f), a); }
@@ -198,11 +184,6 @@ struct Wide {
   static void store(float* p, F value) { _mm512_storeu_ps(p, value); }
   static void store(Bf16* p, F value) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(bf16_bits(value))); }
   static void store(F16* p, F value) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), f16_bits(value)); }
-  static void stream(float* p, F value) { _mm512_stream_ps(p, value); }
-  static void stream(Bf16* p, F value) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(bf16_bits(value)));
-  }
-  static void stream(F16* p, F value) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), f16_bits(value)); }
   static F rounded(F value, const float*) { return value; }
   static F rounded(F value, const Bf16*) {
     return _mm512_castsi512_ps(_mm512_and_si512(bf16_high(value), _mm512_set1_epi32(kHigh)));
@@ -233,9 +214,6 @@ struct Wide {
   static void store_pairs(F16* p, F even, F odd) {
     const I high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(f16_bits(odd)), 16);
     _mm512_storeu_si512(p, _mm512_or_si512(_mm512_cvtepu16_epi32(f16_bits(even)), high));
-  }
-  static void stream_pairs(Bf16* p, F even, F odd) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), joined(even, odd));
   }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static F abs(F a) { return _mm512_abs_ps(a); }
@@ -285,10 +263,6 @@ struct Wide {
   static void store(float* p, F value) { vst1q_f32(p, value); }
   static void store(Bf16* p, F value) { vst1_u16(reinterpret_cast<uint16_t*>(p), bf16_bits(value)); }
   static void store(F16* p, F value) { vst1_u16(reinterpret_cast<uint16_t*>(p), f16_bits(value)); }
-  template <class T>
-  static void stream(T* p, F value) {
-    store(p, value);
-  }
   static F rounded(F value, const float*) { return value; }
   static F rounded(F value, const Bf16*) { return widen_bf16(bf16_bits(value)); }
   static F rounded(F value, const F16*) { return vcvt_f32_f16(vcvt_f16_f32(value)); }
@@ -314,7 +288,6 @@ struct Wide {
   static void store_pairs(F16* p, F even, F odd) {
     vst2_u16(reinterpret_cast<uint16_t*>(p), (uint16x4x2_t{{f16_bits(even), f16_bits(odd)}}));
   }
-  static void stream_pairs(Bf16* p, F even, F odd) { store_pairs(p, even, odd); }
   static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
   static F abs(F a) { return vabsq_f32(a); }
   static F mulsign(F a, F b) {
@@ -391,15 +364,6 @@ struct Both {
     } else {
       V::store(p, value.a);
       V::store(p + V::kLanes, value.b);
-    }
-  }
-  template <class T>
-  static void stream(T* p, F value) {
-    if constexpr (kPairs) {
-      V::stream_pairs(p, value.a, value.b);
-    } else {
-      V::stream(p, value.a);
-      V::stream(p + V::kLanes, value.b);
     }
   }
   template <class T>

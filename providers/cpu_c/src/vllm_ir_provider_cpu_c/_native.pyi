@@ -1,5 +1,3 @@
-"""The compiled module: checks, kernels and the choice of the instruction set. Tensors are plain CPU tensors."""
-
 from collections.abc import Callable
 
 from torch import Tensor
@@ -17,9 +15,7 @@ def connect(
     /,
 ) -> None: ...
 def eager(*tensors: Tensor | None) -> bool: ...
-def takes_norm(
-    x: Tensor, x_residual: Tensor | None, weight: Tensor | None, variance_size: int | None, /
-) -> bool: ...
+def takes_norm(x: Tensor, x_residual: Tensor | None, weight: Tensor | None, variance_size: int | None, /) -> bool: ...
 def takes_gate(x: Tensor, /) -> bool: ...
 def takes_rotary(
     positions: Tensor, query: Tensor, key: Tensor, head_size: int, rotary_dim: int, cos_sin_cache: Tensor, /

@@ -6,20 +6,19 @@ look into a compiled module; the module then sees fake tensors, subclasses, disp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from torch.compiler import is_dynamo_compiling
+import torch
+from torch import Tensor
 from vllm_ir import implements
 
 from vllm_ir_provider_cpu_c import predicates, torch_ops
-from vllm_ir_provider_cpu_c.library import connected
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from vllm_ir_provider_cpu_c.library import native
 
 PROVIDER: Final = "cpu_c"
+DONATED: Final = True
 
-_native = connected()
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 
 @implements("rms_norm", provider=PROVIDER, supports_args=predicates.rms_norm, batch_invariant=True)
@@ -32,10 +31,10 @@ def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: in
         epsilon: added to the mean of squares.
         variance_size: how many leading elements of a row the mean is of; all when None.
     """
-    if is_dynamo_compiling() or not _native.eager(x, weight):
+    if is_dynamo_compiling() or not native.eager(x, weight):
         traced: Tensor = torch_ops.rms_norm(x, weight, epsilon, variance_size)
         return traced
-    return _native.rms_norm(x, weight, epsilon, variance_size)
+    return native.rms_norm(x, weight, epsilon, variance_size)
 
 
 @implements(
@@ -59,9 +58,9 @@ def fused_add_rms_norm(
         epsilon: added to the mean of squares.
         variance_size: how many leading elements of a row the mean is of; all when None.
     """
-    if is_dynamo_compiling() or not _native.eager(x, x_residual, weight):
+    if is_dynamo_compiling() or not native.eager(x, x_residual, weight):
         return torch_ops.donating_fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size)
-    return _native.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, True)
+    return native.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, DONATED)
 
 
 @implements("silu_and_mul", provider=PROVIDER, supports_args=predicates.silu_and_mul, batch_invariant=True)
@@ -71,10 +70,10 @@ def silu_and_mul(x: Tensor) -> Tensor:
     Args:
         x: [..., 2 * size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
     """
-    if is_dynamo_compiling() or not _native.eager(x):
+    if is_dynamo_compiling() or not native.eager(x):
         traced: Tensor = torch_ops.silu_and_mul(x)
         return traced
-    return _native.gate(x, torch_ops.SILU)
+    return native.gate(x, torch_ops.SILU)
 
 
 @implements("gelu_and_mul", provider=PROVIDER, supports_args=predicates.gelu_and_mul, batch_invariant=True)
@@ -85,10 +84,10 @@ def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
         x: [..., 2 * size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
         approximate: "none" or "tanh".
     """
-    if is_dynamo_compiling() or not _native.eager(x):
+    if is_dynamo_compiling() or not native.eager(x):
         traced: Tensor = torch_ops.gelu_and_mul(x, approximate)
         return traced
-    return _native.gate(x, torch_ops.GELU_TANH if approximate == "tanh" else torch_ops.GELU)
+    return native.gate(x, torch_ops.GELU_TANH if approximate == "tanh" else torch_ops.GELU)
 
 
 @implements(
@@ -121,8 +120,8 @@ def rotary_embedding(
     Raises:
         IndexError: a position lies outside the cache; nothing has been written.
     """
-    if is_dynamo_compiling() or not _native.eager(positions, query, key, cos_sin_cache):
+    if is_dynamo_compiling() or not native.eager(positions, query, key, cos_sin_cache):
         return torch_ops.donating_rotary_embedding(
             positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style
         )
-    return _native.rotary_embedding(positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, True)
+    return native.rotary_embedding(positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, DONATED)

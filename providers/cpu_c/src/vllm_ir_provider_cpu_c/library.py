@@ -7,13 +7,12 @@ which calls reach them to `predicates` and `kernels`.
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Final
+
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-if TYPE_CHECKING:
-    from types import ModuleType
+__all__ = ["native"]
 
 _BLOCK_BYTES: Final = {"AVX512": 128, "AVX2": 64}
 """How much torch's vectorised loops take at once, by `torch.backends.cpu.get_cpu_capability()`: two vectors."""
@@ -22,8 +21,7 @@ _NO_BLOCK: Final = 1 << 30
 """Elsewhere torch computes gelu with the scalar functions of the C library throughout, or with something as exact."""
 
 
-@functools.cache
-def connected() -> ModuleType:
+def _connected() -> Any:
     """Return the compiled module, ready to be called.
 
     Raises:
@@ -47,3 +45,9 @@ def connected() -> ModuleType:
         _BLOCK_BYTES.get(torch.backends.cpu.get_cpu_capability(), _NO_BLOCK),
     )
     return _native
+
+
+if TYPE_CHECKING:
+    from vllm_ir_provider_cpu_c import _native as native
+else:
+    native = _connected()

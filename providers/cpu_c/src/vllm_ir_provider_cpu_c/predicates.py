@@ -13,12 +13,10 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from vllm_ir import Unsupported
 
-from vllm_ir_provider_cpu_c.library import connected
+from vllm_ir_provider_cpu_c.library import native
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 MOST_DIMENSIONS: Final = 8
-
-_native = connected()
 
 NEEDS_CPU: Final = Unsupported("needs CPU tensors")
 NEEDS_DTYPE: Final = Unsupported("needs float32, bfloat16 or float16")
@@ -36,14 +34,12 @@ NEEDS_ONE_DTYPE: Final = Unsupported("needs query and key of one dtype")
 NEEDS_CACHE: Final = Unsupported("needs a cos_sin_cache of adjacent rows of rotary_dim, of query's dtype or float32")
 
 
-def rms_norm(
-    x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
-) -> bool | Unsupported:
+def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> bool | Unsupported:
     """Tell whether the kernel takes a call of rms_norm."""
     del epsilon
-    if not is_dynamo_compiling() and _native.eager(x, weight) and _native.takes_norm(x, None, weight, variance_size):
+    if not is_dynamo_compiling() and native.eager(x, weight) and native.takes_norm(x, None, weight, variance_size):
         return True
-    return refusal_of_norm(x, weight, variance_size) or True
+    return _verdict(refusal_of_norm(x, weight, variance_size))
 
 
 def fused_add_rms_norm(
@@ -51,10 +47,12 @@ def fused_add_rms_norm(
 ) -> bool | Unsupported:
     """Tell whether the kernel takes a call of fused_add_rms_norm."""
     del epsilon
-    plain = not is_dynamo_compiling() and _native.eager(x, x_residual, weight)
-    if plain and _native.takes_norm(x, x_residual, weight, variance_size):
+    plain = not is_dynamo_compiling() and native.eager(x, x_residual, weight)
+    if plain and native.takes_norm(x, x_residual, weight, variance_size):
         return True
-    refusal = refusal_of_activation(x_residual) or refusal_of_norm(x, weight, variance_size)
+    refusal = refusal_of_norm(x, weight, variance_size)
+    if refusal is None:
+        refusal = refusal_of_activation(x_residual)
     if refusal is not None:
         return refusal
     if x_residual.dtype != x.dtype or x_residual.dim() != x.dim() or x_residual.shape[-1] != x.shape[-1]:
@@ -65,9 +63,9 @@ def fused_add_rms_norm(
 
 def silu_and_mul(x: Tensor) -> bool | Unsupported:
     """Tell whether the kernel takes a call of silu_and_mul."""
-    if not is_dynamo_compiling() and _native.eager(x) and _native.takes_gate(x):
+    if not is_dynamo_compiling() and native.eager(x) and native.takes_gate(x):
         return True
-    return refusal_of_gate(x) or True
+    return _verdict(refusal_of_gate(x))
 
 
 def gelu_and_mul(x: Tensor, approximate: str = "none") -> bool | Unsupported:
@@ -90,11 +88,16 @@ def rotary_embedding(
     del is_neox_style
     if (
         not is_dynamo_compiling()
-        and _native.eager(positions, query, key, cos_sin_cache)
-        and _native.takes_rotary(positions, query, key, head_size, rotary_dim, cos_sin_cache)
+        and native.eager(positions, query, key, cos_sin_cache)
+        and native.takes_rotary(positions, query, key, head_size, rotary_dim, cos_sin_cache)
     ):
         return True
-    return refusal_of_rotary(positions, query, key, head_size, rotary_dim, cos_sin_cache) or True
+    return _verdict(refusal_of_rotary(positions, query, key, head_size, rotary_dim, cos_sin_cache))
+
+
+def _verdict(refusal: Unsupported | None) -> bool | Unsupported:
+    """Return a refusal, or True for none; a refusal itself is falsy."""
+    return True if refusal is None else refusal
 
 
 def refusal_of_activation(x: Tensor) -> Unsupported | None:
@@ -140,22 +143,34 @@ def refusal_of_rotary(
     positions: Tensor, query: Tensor, key: Tensor, head_size: int, rotary_dim: int, cos_sin_cache: Tensor
 ) -> Unsupported | None:
     """Return why rotary_embedding does not take its arguments, or None."""
-    refusal = refusal_of_activation(query) or refusal_of_activation(key)
-    if refusal is not None:
-        return refusal
+    for x in (query, key):
+        refusal = refusal_of_activation(x)
+        if refusal is not None:
+            return refusal
     if not (positions.is_cpu and cos_sin_cache.is_cpu):
         return NEEDS_CPU
-    if positions.dtype not in (torch.int32, torch.int64):
-        return NEEDS_POSITIONS
-    if rotary_dim % 2 or not 0 < rotary_dim <= head_size or query.shape[-1] % head_size or key.shape[-1] % head_size:
-        return NEEDS_HEADS
-    if key.dtype != query.dtype:
-        return NEEDS_ONE_DTYPE
-    if (
-        cos_sin_cache.dtype not in (query.dtype, torch.float32)
-        or cos_sin_cache.dim() != 2  # noqa: PLR2004 - rows and columns
-        or cos_sin_cache.shape[-1] != rotary_dim
-        or cos_sin_cache.stride(-1) != 1
-    ):
-        return NEEDS_CACHE
-    return None
+    wanted = (
+        (positions.dtype in (torch.int32, torch.int64), NEEDS_POSITIONS),
+        (key.dtype == query.dtype, NEEDS_ONE_DTYPE),
+        (_whole_heads(query, key, head_size, rotary_dim), NEEDS_HEADS),
+        (_fits(cos_sin_cache, query.dtype, rotary_dim), NEEDS_CACHE),
+    )
+    return next((reason for fits, reason in wanted if not fits), None)
+
+
+def _whole_heads(query: Tensor, key: Tensor, head_size: int, rotary_dim: int) -> bool:
+    """Tell whether rows are whole heads, and a rotation fits into a head."""
+    if rotary_dim % 2 or not 0 < rotary_dim <= head_size:
+        return False
+    return query.shape[-1] % head_size == 0 and key.shape[-1] % head_size == 0
+
+
+def _fits(cache: Tensor, dtype: torch.dtype, rotary_dim: int) -> bool:
+    """Tell whether a kernel reads cosines and sines from a cache."""
+    rows_and_columns = 2
+    return (
+        cache.dtype in (dtype, torch.float32)
+        and cache.dim() == rows_and_columns
+        and cache.shape[-1] == rotary_dim
+        and cache.stride(-1) == 1
+    )

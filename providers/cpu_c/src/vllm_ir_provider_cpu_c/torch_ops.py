@@ -10,14 +10,13 @@ from typing import Final
 
 import torch
 from torch import Tensor
-from torch.library import custom_op
 
-from vllm_ir_provider_cpu_c.library import connected
+from vllm_ir_provider_cpu_c.library import native
 
 NAMESPACE: Final = "vllm_ir_cpu_c"
 SILU, GELU, GELU_TANH = range(3)
-
-_native = connected()
+DONATED: Final = True
+KEPT: Final = False
 
 _NORM: Final = "Tensor? weight, float epsilon, SymInt? variance_size=None"
 _ROTARY: Final = "SymInt head_size, SymInt rotary_dim, Tensor cos_sin_cache, bool is_neox_style"
@@ -28,10 +27,12 @@ def _like(x: Tensor, last: int | None = None) -> Tensor:
     return x.new_empty(x.shape if last is None else (*x.shape[:-1], last))
 
 
-@custom_op(f"{NAMESPACE}::rms_norm", mutates_args=(), device_types="cpu", schema=f"(Tensor x, {_NORM}) -> Tensor")
+@torch.library.custom_op(
+    f"{NAMESPACE}::rms_norm", mutates_args=(), device_types="cpu", schema=f"(Tensor x, {_NORM}) -> Tensor"
+)
 def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
     """Return rows of x over their root mean square, times the weight."""
-    return _native.rms_norm(x, weight, epsilon, variance_size)
+    return native.rms_norm(x, weight, epsilon, variance_size)
 
 
 @rms_norm.register_fake
@@ -41,7 +42,7 @@ def _(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | Non
     return _like(x)
 
 
-@custom_op(
+@torch.library.custom_op(
     f"{NAMESPACE}::fused_add_rms_norm",
     mutates_args=(),
     device_types="cpu",
@@ -51,7 +52,7 @@ def fused_add_rms_norm(
     x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the normalised sum and the sum."""
-    return _native.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, False)
+    return native.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, KEPT)
 
 
 @fused_add_rms_norm.register_fake
@@ -63,7 +64,7 @@ def _(
     return _like(x), _like(x)
 
 
-@custom_op(
+@torch.library.custom_op(
     f"{NAMESPACE}::fused_add_rms_norm_",
     mutates_args=("x", "x_residual"),
     device_types="cpu",
@@ -73,14 +74,16 @@ def fused_add_rms_norm_(
     x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
 ) -> None:
     """Write the normalised sum to x and the sum to x_residual."""
-    results = _native.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, True)
+    results = native.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, DONATED)
     _settle((x, x_residual), results)
 
 
-@custom_op(f"{NAMESPACE}::silu_and_mul", mutates_args=(), device_types="cpu", schema="(Tensor x) -> Tensor")
+@torch.library.custom_op(
+    f"{NAMESPACE}::silu_and_mul", mutates_args=(), device_types="cpu", schema="(Tensor x) -> Tensor"
+)
 def silu_and_mul(x: Tensor) -> Tensor:
     """Return silu(gate) * up."""
-    return _native.gate(x, SILU)
+    return native.gate(x, SILU)
 
 
 @silu_and_mul.register_fake
@@ -89,7 +92,7 @@ def _(x: Tensor) -> Tensor:
     return _like(x, x.shape[-1] // 2)
 
 
-@custom_op(
+@torch.library.custom_op(
     f"{NAMESPACE}::gelu_and_mul",
     mutates_args=(),
     device_types="cpu",
@@ -97,7 +100,7 @@ def _(x: Tensor) -> Tensor:
 )
 def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
     """Return gelu(gate) * up."""
-    return _native.gate(x, GELU_TANH if approximate == "tanh" else GELU)
+    return native.gate(x, GELU_TANH if approximate == "tanh" else GELU)
 
 
 @gelu_and_mul.register_fake
@@ -107,7 +110,7 @@ def _(x: Tensor, approximate: str = "none") -> Tensor:
     return _like(x, x.shape[-1] // 2)
 
 
-@custom_op(
+@torch.library.custom_op(
     f"{NAMESPACE}::rotary_embedding",
     mutates_args=(),
     device_types="cpu",
@@ -123,7 +126,7 @@ def rotary_embedding(
     is_neox_style: bool,
 ) -> tuple[Tensor, Tensor]:
     """Return query and key with each head turned."""
-    return _native.rotary_embedding(positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, False)
+    return native.rotary_embedding(positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, KEPT)
 
 
 @rotary_embedding.register_fake
@@ -141,7 +144,7 @@ def _(
     return _like(query), _like(key)
 
 
-@custom_op(
+@torch.library.custom_op(
     f"{NAMESPACE}::rotary_embedding_",
     mutates_args=("query", "key"),
     device_types="cpu",
@@ -157,8 +160,8 @@ def rotary_embedding_(
     is_neox_style: bool,
 ) -> None:
     """Turn each head of query and key where they lie."""
-    results = _native.rotary_embedding(
-        positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, True
+    results = native.rotary_embedding(
+        positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, DONATED
     )
     _settle((query, key), results)
 

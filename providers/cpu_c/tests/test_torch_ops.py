@@ -1,0 +1,162 @@
+"""Under a tracer each kernel is one node with a true fake; eager calls pass the dispatcher by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.library import opcheck
+from torch.utils._python_dispatch import TorchDispatchMode
+from vllm_ir_provider_cpu_c import kernels, torch_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CASES = ["rms_norm", "fused_add_rms_norm", "silu_and_mul", "gelu_and_mul", "rotary_embedding"]
+
+
+def arguments(op: str, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
+    """Return the arguments of a call."""
+    x, residual, weight = (torch.randn(3, 64).to(dtype), torch.randn(3, 64).to(dtype), torch.randn(64).to(dtype))
+    return {
+        "rms_norm": (x, weight, 1e-6),
+        "fused_add_rms_norm": (x, residual, weight, 1e-6),
+        "silu_and_mul": (x,),
+        "gelu_and_mul": (x, "tanh"),
+        "rotary_embedding": (torch.tensor([0, 2, 7]), x, residual, 16, 16, torch.randn(8, 16).to(dtype), True),
+    }[op]
+
+
+def _tensors(result: Any) -> tuple[torch.Tensor, ...]:
+    """Return one result or several as a tuple."""
+    return result if isinstance(result, tuple) else (result,)
+
+
+def clones(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arguments that may be written."""
+    return tuple(arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args)
+
+
+def nodes(graph: torch.fx.GraphModule) -> list[str]:
+    """Return the names of the torch ops in a graph."""
+    return [str(node.target) for node in graph.graph.nodes if node.op == "call_function" and "vllm" in str(node.target)]
+
+
+@pytest.mark.parametrize("op", [*CASES, "fused_add_rms_norm_", "rotary_embedding_"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_torch_finds_no_fault_with_the_ops(op: str, dtype: torch.dtype) -> None:
+    """Schema, fake, and use under AOTAutograd with changing sizes."""
+    opcheck(getattr(torch_ops, op), clones(arguments(op.removesuffix("_"), dtype)))
+
+
+@pytest.mark.parametrize("op", CASES)
+def test_the_fake_has_the_strides_of_the_real_result(op: str) -> None:
+    """Also for rows that do not lie side by side."""
+    args = tuple(
+        torch.randn(3, 2, 64)[:, 1] if isinstance(arg, torch.Tensor) and arg.shape == (3, 64) else arg
+        for arg in arguments(op)
+    )
+    real = _tensors(getattr(kernels, op).impl_fn(*args))
+    with FakeTensorMode() as mode:
+        fakes = tuple(mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
+        fake = _tensors(getattr(kernels, op).impl_fn(*fakes))
+    for one, other in zip(real, fake, strict=True):
+        assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
+
+
+@pytest.mark.parametrize("op", CASES)
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_a_trace_has_one_node(op: str, mode: str, same_bits: Callable[[Any, Any], None]) -> None:
+    """make_fx sees the torch op in the place of the kernel, and the graph computes the same."""
+    args = arguments(op)
+    where = [i for i, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
+
+    def call(*given: torch.Tensor) -> Any:
+        """Run the implementation on the tensors given."""
+        all_args = list(args)
+        for i, tensor in zip(where, given, strict=True):
+            all_args[i] = tensor
+        return getattr(kernels, op).impl_fn(*all_args)
+
+    given = [args[i] for i in where]
+    graph = make_fx(call, tracing_mode=mode)(*clones(tuple(given)))
+    assert len(nodes(graph)) == 1
+    same_bits(graph(*clones(tuple(given))), call(*clones(tuple(given))))
+
+
+@pytest.mark.parametrize("op", CASES)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_dynamo_takes_predicate_and_kernel_in_one_graph(op: str, dynamic: bool, same_bits: Callable[[Any, Any], None]) -> None:
+    """Fullgraph: nothing of the compiled module is looked into."""
+    impl = getattr(kernels, op)
+
+    def call(*args: Any) -> Any:
+        """Ask, then run."""
+        return impl.impl_fn(*args) if impl.predicate(*args) else None
+
+    torch.compiler.reset()
+    args = arguments(op)
+    got = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")(*clones(args))
+    same_bits(got, call(*clones(args)))
+
+
+class Recorder(TorchDispatchMode):
+    """Remembers which torch ops ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Remember and run."""
+        del types
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_dispatch_mode_sees_the_kernel_as_one_op() -> None:
+    """As it would see any torch op; without the mode no torch op of ours runs."""
+    with Recorder() as recorder:
+        kernels.rms_norm.impl_fn(*arguments("rms_norm"))
+    assert [name for name in recorder.seen if "cpu_c" in name] == ["vllm_ir_cpu_c.rms_norm.default"]
+
+
+def test_a_subclass_goes_through_its_own_dispatch(same_bits: Callable[[Any, Any], None]) -> None:
+    """Only plain tensors and parameters reach the kernel directly."""
+
+    class Marked(torch.Tensor):
+        """A tensor that tells when it is dispatched."""
+
+        seen = 0
+
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            """Count and run."""
+            cls.seen += 1
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    x, weight, epsilon = arguments("rms_norm")
+    kernels.rms_norm.impl_fn(x.as_subclass(Marked), weight, epsilon)
+    assert Marked.seen
+    same_bits(
+        kernels.rms_norm.impl_fn(torch.nn.Parameter(x, requires_grad=False), weight, epsilon),
+        kernels.rms_norm.impl_fn(x, weight, epsilon),
+    )
+
+
+@pytest.mark.parametrize("op", ["fused_add_rms_norm", "rotary_embedding"])
+def test_the_mutating_op_writes_what_is_not_contiguous(op: str) -> None:
+    """Called with views, it leaves in them what the functional op returns."""
+    args = list(arguments(op))
+    first = 0 if op == "fused_add_rms_norm" else 1
+    wide = torch.randn(3, 192)
+    args[first], args[first + 1] = wide[:, :64], wide[:, 64:128]
+    expected = getattr(torch_ops, op)(*args)
+    rest = wide[:, 128:].clone()
+    assert getattr(torch_ops, f"{op}_")(*args) is None
+    assert torch.equal(args[first], expected[0])
+    assert torch.equal(args[first + 1], expected[1])
+    assert torch.equal(wide[:, 128:], rest)
