@@ -127,7 +127,7 @@ class Report:
         return {
             "provider": self.provider,
             "distribution": self.distribution,
-            "version": self.version,
+            "distribution_version": self.version,
             "platform": self.platform,
             "torch": self.torch,
             "clean": self.clean,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
@@ -99,6 +100,7 @@ def bench(
         for dtype in dtypes
         for size in sizes
     ]
+    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     rows: list[Row] = []
     with torch.no_grad():
         for done, setting in enumerate(settings):
@@ -106,7 +108,9 @@ def bench(
                 tell(done, len(settings), f"{setting.op.name} {setting.case.dtype} {setting.size}")
             rows += measure(setting, providers, blocks, compiled=compiled)
     name = platform.device_name if platform.devices else platform.name
-    return Benchmark(tuple(rows), f"{device.type}, {name}", torch.get_num_threads(), str(torch.__version__), blocks)
+    return Benchmark(
+        tuple(rows), f"{device.type}, {name}", torch.get_num_threads(), str(torch.__version__), blocks, load
+    )
 
 
 def measure(setting: Setting, providers: Sequence[str], blocks: int, *, compiled: bool) -> list[Row]:

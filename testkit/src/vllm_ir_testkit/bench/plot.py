@@ -42,23 +42,24 @@ def draw(benchmark: Benchmark, file: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    panels: dict[tuple[str, str], list[Row]] = {}
+    panels: dict[str, list[Row]] = {}
     for row in benchmark.rows:
         if row.timing is not None:
-            panels.setdefault((row.op, row.dtype), []).append(row)
+            overload = " in place" if row.overload == "maybe_inplace" else ""
+            panels.setdefault(f"{row.op}{overload}, {row.dtype}", []).append(row)
     names = list(dict.fromkeys(row.contender for rows in panels.values() for row in rows))
     styles = _styles(names)
     figure = Figure(figsize=(11, 1.0 + 2.9 * max(len(panels), 1)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(max(len(panels), 1), 2, squeeze=False)
-    for (left, right), ((op, dtype), rows) in zip(axes, panels.items(), strict=False):
+    for (left, right), (title, rows) in zip(axes, panels.items(), strict=False):
         sizes = list(dict.fromkeys(row.size for row in rows))
         for name in names:
             mine = {row.size: row for row in rows if row.contender == name}
             _line(left, sizes, mine, styles[name], _microseconds)
             _line(right, sizes, mine, styles[name], _rate)
-        _dress(left, f"{op}, {dtype}", "µs a call (less is better)", sizes)
-        _dress(right, f"{op}, {dtype}", "GB/s (more is better)", sizes)
+        _dress(left, title, "µs a call (less is better)", sizes)
+        _dress(right, title, "GB/s (more is better)", sizes)
     handles = [axes[0][0].plot([], [], label=name, **styles[name])[0] for name in names]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(names), 6), frameon=False)
     figure.suptitle(

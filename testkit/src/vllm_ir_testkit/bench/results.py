@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -122,6 +123,7 @@ class Benchmark:
         threads: how many threads torch uses on the CPU.
         torch: torch's version.
         blocks: how many blocks each median is of.
+        load: how many other processes wanted a CPU before it began, over the last minute; None where nobody knows.
     """
 
     rows: tuple[Row, ...]
@@ -129,10 +131,16 @@ class Benchmark:
     threads: int
     torch: str
     blocks: int
+    load: float | None = None
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other work took so much of the machine that the figures say little."""
+        return self.load is not None and self.load > (os.cpu_count() or 1) / 2
 
     @property
     def measured(self) -> bool:
-        """Whether a provider other than native was timed or asked for in vain; False where there was nothing."""
+        """Whether anything was timed."""
         return any(row.timing is not None for row in self.rows)
 
     def describe(self) -> dict[str, Any]:
@@ -142,6 +150,7 @@ class Benchmark:
             "threads": self.threads,
             "torch": self.torch,
             "blocks": self.blocks,
+            "load": self.load,
             "rows": [row.describe() for row in self.rows],
         }
 

@@ -95,6 +95,11 @@ def show(benchmark: Benchmark) -> None:
 
     machine = f"{benchmark.device}, {benchmark.threads} threads, torch {benchmark.torch}"
     output.print_text(f"{machine}; medians of {benchmark.blocks} blocks", output.DIM)
+    if benchmark.disturbed:
+        output.print_text(
+            f"The load was {benchmark.load} before it began: other work took part, and these figures say little.",
+            output.DOUBTFUL,
+        )
     for title, rows in table.groups(benchmark).items():
         output.print_text("")
         output.print_text(title, output.BOLD)
