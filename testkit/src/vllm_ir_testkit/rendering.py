@@ -41,6 +41,8 @@ def distance(outcomes: Iterable[Outcome]) -> str:
     values = next((each for each in outcomes if each.check == "values"), None)
     if values is None:
         return ""
+    if values.figures and not any(figures["differing"] for figures in values.figures.values()):
+        return "no bit"
     parts = []
     for dtype, figures in values.figures.items():
         if not figures["differing"]:
