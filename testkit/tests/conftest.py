@@ -14,10 +14,13 @@ if TYPE_CHECKING:
 CAUGHT = pytest.StashKey[list[tuple[str, str, str]]]()
 
 
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
     """Let torch use one thread: the tests are many and small, and the machine has others to serve."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
