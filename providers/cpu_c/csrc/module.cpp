@@ -317,22 +317,32 @@ PyObject* not_taken() {
 
 // ---------------------------------------------------------------- predicates
 
-PyObject* eager(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(args[i]));
-    if (type != torch_.tensor && type != torch_.parameter && args[i] != Py_None) Py_RETURN_FALSE;
-  }
-  PyObject* modes = PyObject_CallNoArgs(torch_.modes);
-  if (modes == nullptr) return nullptr;
-  const int active = PyObject_IsTrue(modes);
-  Py_DECREF(modes);
-  if (active != 0) return active < 0 ? nullptr : keep(Py_False);
-  PyObject* transforms = PyObject_CallNoArgs(torch_.transforms);
-  if (transforms == nullptr) return nullptr;
-  const int transformed = PyObject_IsTrue(transforms);
-  Py_DECREF(transforms);
-  return transformed < 0 ? nullptr : PyBool_FromLong(!transformed);
+// Whether a Python predicate of torch holds; -1 with an exception set.
+int holds(PyObject* predicate) {
+  PyObject* answer = PyObject_CallNoArgs(predicate);
+  if (answer == nullptr) return -1;
+  const int truth = PyObject_IsTrue(answer);
+  Py_DECREF(answer);
+  return truth;
 }
+
+// Whether a call is an ordinary one: plain tensors, no dispatch mode, no transform of torch.func. All others are for
+// the torch op. 1 or 0, or -1 with an exception set.
+int ordinary(PyObject* const* args, Py_ssize_t count, unsigned tensors) {
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if ((tensors >> i & 1u) == 0) continue;
+    PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(args[i]));
+    if (type != torch_.tensor && type != torch_.parameter && args[i] != Py_None) return 0;
+  }
+  for (PyObject* predicate : {torch_.modes, torch_.transforms}) {
+    const int found = holds(predicate);
+    if (found != 0) return found < 0 ? -1 : 0;
+  }
+  return 1;
+}
+
+// Which arguments of a function are tensors, as bits.
+constexpr unsigned kNormTensors = 0b11, kFusedTensors = 0b111, kGateTensors = 0b1, kRotaryTensors = 0b100111;
 
 // The arguments of rms_norm and fused_add_rms_norm, read and checked; residual may be null.
 struct NormArguments {
@@ -367,6 +377,7 @@ int read_norm(PyObject* x, PyObject* residual, PyObject* weight, PyObject* varia
 
 PyObject* takes_norm(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (!arity("takes_norm", count, 4)) return nullptr;
+  if (ordinary(args, count, kFusedTensors) != 1) return not_taken();
   NormArguments norm;
   const int taken = read_norm(args[0], args[1] == Py_None ? nullptr : args[1], args[2], args[3], &norm);
   return taken < 0 ? not_taken() : PyBool_FromLong(taken);
@@ -374,6 +385,7 @@ PyObject* takes_norm(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 PyObject* takes_gate(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (!arity("takes_gate", count, 1)) return nullptr;
+  if (ordinary(args, count, kGateTensors) != 1) return not_taken();
   DLTensor x;
   if (!read(args[0], &x)) return not_taken();
   return PyBool_FromLong(activation(x) && x.shape[x.ndim - 1] % 2 == 0);
@@ -410,6 +422,7 @@ int read_rotary(PyObject* const* args, RotaryArguments* out) {
 
 PyObject* takes_rotary(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (!arity("takes_rotary", count, 6)) return nullptr;
+  if (ordinary(args, count, kRotaryTensors) != 1) return not_taken();
   RotaryArguments rotary;
   const int taken = read_rotary(args, &rotary);
   return taken < 0 ? not_taken() : PyBool_FromLong(taken);
@@ -575,6 +588,14 @@ PyObject* rotary_embedding(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return pair(query, key);
 }
 
+// The same for whoever does not know whether tensors are plain: None for a call that is not an ordinary one.
+template <PyObject* (*kFunction)(PyObject*, PyObject* const*, Py_ssize_t), unsigned kTensors>
+PyObject* attempt(PyObject* module, PyObject* const* args, Py_ssize_t count) {
+  const int answer = ordinary(args, count, kTensors);
+  if (answer < 0) return nullptr;
+  return answer == 1 ? kFunction(module, args, count) : keep(Py_None);
+}
+
 // ---------------------------------------------------------------- the module
 
 PyObject* connect(PyObject*, PyObject* const* args, Py_ssize_t count) {
@@ -642,7 +663,6 @@ PyCFunction as_function(Function function) {
 
 PyMethodDef methods[] = {
     {"connect", as_function(connect), METH_FASTCALL, nullptr},
-    {"eager", as_function(eager), METH_FASTCALL, nullptr},
     {"takes_norm", as_function(takes_norm), METH_FASTCALL, nullptr},
     {"takes_gate", as_function(takes_gate), METH_FASTCALL, nullptr},
     {"takes_rotary", as_function(takes_rotary), METH_FASTCALL, nullptr},
@@ -650,6 +670,10 @@ PyMethodDef methods[] = {
     {"fused_add_rms_norm", as_function(fused_add_rms_norm), METH_FASTCALL, nullptr},
     {"gate", as_function(gate), METH_FASTCALL, nullptr},
     {"rotary_embedding", as_function(rotary_embedding), METH_FASTCALL, nullptr},
+    {"try_rms_norm", as_function(attempt<rms_norm, kNormTensors>), METH_FASTCALL, nullptr},
+    {"try_fused_add_rms_norm", as_function(attempt<fused_add_rms_norm, kFusedTensors>), METH_FASTCALL, nullptr},
+    {"try_gate", as_function(attempt<gate, kGateTensors>), METH_FASTCALL, nullptr},
+    {"try_rotary_embedding", as_function(attempt<rotary_embedding, kRotaryTensors>), METH_FASTCALL, nullptr},
     {"isa", isa, METH_NOARGS, nullptr},
     {"isas", isas, METH_NOARGS, nullptr},
     {"use_isa", use_isa, METH_O, nullptr},

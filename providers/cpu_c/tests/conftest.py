@@ -14,6 +14,7 @@ from vllm_ir_provider_cpu_c.library import native as compiled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+
 @pytest.fixture(autouse=True)
 def _same_numbers() -> None:
     """Start every test from one seed."""
@@ -71,7 +72,9 @@ def _same_bits(got: Any, expected: Any) -> None:
         assert one.is_contiguous()
         whole = torch.int32 if one.dtype == torch.float32 else torch.int16
         wrong = (one.view(whole) != other.view(whole)) & ~(one.isnan() & other.isnan())
-        assert not wrong.any(), f"{int(wrong.sum())} of {wrong.numel()} differ, first {one[wrong][:3]} {other[wrong][:3]}"
+        assert not wrong.any(), (
+            f"{int(wrong.sum())} of {wrong.numel()} differ, first {one[wrong][:3]} {other[wrong][:3]}"
+        )
 
 
 def _special(dtype: torch.dtype, size: int) -> Tensor:

@@ -29,7 +29,9 @@ def results(x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_instruction_set_gives_the_bits_of_the_scalar_one(dtype: torch.dtype, same_bits: Callable[[Any, Any], None]) -> None:
+def test_every_instruction_set_gives_the_bits_of_the_scalar_one(
+    dtype: torch.dtype, same_bits: Callable[[Any, Any], None]
+) -> None:
     """The scalar path is the reference; over random bit patterns, so that every exponent occurs."""
     whole = torch.int32 if dtype == torch.float32 else torch.int16
     info = torch.iinfo(whole)
@@ -52,7 +54,9 @@ def test_the_best_instruction_set_is_taken_unless_told_otherwise() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_number_of_threads_changes_no_bit(dtype: torch.dtype, threads: Callable[[int], AbstractContextManager[None]]) -> None:
+def test_the_number_of_threads_changes_no_bit(
+    dtype: torch.dtype, threads: Callable[[int], AbstractContextManager[None]]
+) -> None:
     """One thread, two, and more than there are cores."""
     x, weight = torch.randn(BIG, 4096).to(dtype), torch.randn(4096).to(dtype)
     with threads(1):
@@ -79,9 +83,8 @@ def test_kernels_run_in_several_python_threads_at_once() -> None:
 
     def work(number: int) -> None:
         """Run the kernel a few times."""
-        for _ in range(5):
-            if not torch.equal(kernels.rms_norm.impl_fn(x, weight, 1e-6), expected):
-                wrong.append(number)
+        got = [kernels.rms_norm.impl_fn(x, weight, 1e-6) for _ in range(5)]
+        wrong.extend(number for one in got if not torch.equal(one, expected))
 
     workers = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for worker in workers:
@@ -120,7 +123,9 @@ def test_only_one_openmp_runtime_is_loaded() -> None:
     assert len(loaded) == 1, loaded
 
 
-def test_subnormals_are_flushed_on_all_threads_or_on_none(threads: Callable[[int], AbstractContextManager[None]]) -> None:
+def test_subnormals_are_flushed_on_all_threads_or_on_none(
+    threads: Callable[[int], AbstractContextManager[None]],
+) -> None:
     """A thread that was there before the mode was set follows the caller's mode."""
     x = torch.full((BIG, 4096), 1e-39)
     with threads(2):
@@ -149,12 +154,23 @@ def test_subnormals_are_flushed_on_all_threads_or_on_none(threads: Callable[[int
         ("fused_add_rms_norm", (torch.ones(2, 8), torch.ones(1, 8), None, 1e-6, None, False), ValueError),
         (
             "rotary_embedding",
-            (torch.zeros(2, dtype=torch.int64), torch.ones(3, 8), torch.ones(3, 8), 8, 8, torch.ones(4, 8), True, False),
+            (
+                torch.zeros(2, dtype=torch.int64),
+                torch.ones(3, 8),
+                torch.ones(3, 8),
+                8,
+                8,
+                torch.ones(4, 8),
+                True,
+                False,
+            ),
             ValueError,
         ),
     ],
 )
-def test_a_call_that_no_predicate_lets_through_is_an_error(name: str, args: tuple[Any, ...], error: type[Exception]) -> None:
+def test_a_call_that_no_predicate_lets_through_is_an_error(
+    name: str, args: tuple[Any, ...], error: type[Exception]
+) -> None:
     """The compiled module checks for itself: a wrong call never reaches memory."""
     with pytest.raises(error):
         getattr(compiled, name)(*args)

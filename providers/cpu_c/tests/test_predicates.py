@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
-from vllm_ir import Unsupported
 from vllm_ir_provider_cpu_c import predicates
+
+if TYPE_CHECKING:
+    from vllm_ir import Unsupported
 
 X = torch.ones(4, 64)
 CACHE = torch.ones(8, 16)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import torch
@@ -69,7 +69,9 @@ def test_the_fake_has_the_strides_of_the_real_result(op: str) -> None:
 
 @pytest.mark.parametrize("op", CASES)
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
-def test_a_trace_has_one_node(op: str, mode: str, same_bits: Callable[[Any, Any], None]) -> None:
+def test_a_trace_has_one_node(
+    op: str, mode: Literal["real", "fake", "symbolic"], same_bits: Callable[[Any, Any], None]
+) -> None:
     """make_fx sees the torch op in the place of the kernel, and the graph computes the same."""
     args = arguments(op)
     where = [i for i, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
@@ -89,7 +91,9 @@ def test_a_trace_has_one_node(op: str, mode: str, same_bits: Callable[[Any, Any]
 
 @pytest.mark.parametrize("op", CASES)
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_dynamo_takes_predicate_and_kernel_in_one_graph(op: str, dynamic: bool, same_bits: Callable[[Any, Any], None]) -> None:
+def test_dynamo_takes_predicate_and_kernel_in_one_graph(
+    op: str, dynamic: bool, same_bits: Callable[[Any, Any], None]
+) -> None:
     """Fullgraph: nothing of the compiled module is looked into."""
     impl = getattr(kernels, op)
 
@@ -107,7 +111,7 @@ class Recorder(TorchDispatchMode):
     """Remembers which torch ops ran."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.seen: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -136,7 +140,7 @@ def test_a_subclass_goes_through_its_own_dispatch(same_bits: Callable[[Any, Any]
         def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             """Count and run."""
             cls.seen += 1
-            return super().__torch_function__(func, types, args, kwargs or {})
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]  # the same
 
     x, weight, epsilon = arguments("rms_norm")
     kernels.rms_norm.impl_fn(x.as_subclass(Marked), weight, epsilon)

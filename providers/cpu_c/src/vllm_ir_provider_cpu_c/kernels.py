@@ -1,7 +1,7 @@
 """The implementations: a plain call goes straight into the compiled module, a traced one becomes one torch op.
 
 What a call costs beside the kernel is the test for which of the two it is. Dynamo is asked first, because it cannot
-look into a compiled module; the module then sees fake tensors, subclasses, dispatch modes and transforms.
+look into a compiled module; the module then sees fake tensors, subclasses, dispatch modes and transforms, and declines.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from vllm_ir import implements
 
 from vllm_ir_provider_cpu_c import predicates, torch_ops
 from vllm_ir_provider_cpu_c.library import native
+from vllm_ir_provider_cpu_c.torch_ops import DONATED, GELU, GELU_TANH, SILU
 
 PROVIDER: Final = "cpu_c"
-DONATED: Final = True
 
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
@@ -31,10 +31,12 @@ def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: in
         epsilon: added to the mean of squares.
         variance_size: how many leading elements of a row the mean is of; all when None.
     """
-    if is_dynamo_compiling() or not native.eager(x, weight):
-        traced: Tensor = torch_ops.rms_norm(x, weight, epsilon, variance_size)
-        return traced
-    return native.rms_norm(x, weight, epsilon, variance_size)
+    if not is_dynamo_compiling():
+        done = native.try_rms_norm(x, weight, epsilon, variance_size)
+        if done is not None:
+            return done
+    traced: Tensor = torch_ops.rms_norm(x, weight, epsilon, variance_size)
+    return traced
 
 
 @implements(
@@ -58,9 +60,11 @@ def fused_add_rms_norm(
         epsilon: added to the mean of squares.
         variance_size: how many leading elements of a row the mean is of; all when None.
     """
-    if is_dynamo_compiling() or not native.eager(x, x_residual, weight):
-        return torch_ops.donating_fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size)
-    return native.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, DONATED)
+    if not is_dynamo_compiling():
+        done = native.try_fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, DONATED)
+        if done is not None:
+            return done
+    return torch_ops.donating_fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size)
 
 
 @implements("silu_and_mul", provider=PROVIDER, supports_args=predicates.silu_and_mul, batch_invariant=True)
@@ -70,10 +74,12 @@ def silu_and_mul(x: Tensor) -> Tensor:
     Args:
         x: [..., 2 * size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
     """
-    if is_dynamo_compiling() or not native.eager(x):
-        traced: Tensor = torch_ops.silu_and_mul(x)
-        return traced
-    return native.gate(x, torch_ops.SILU)
+    if not is_dynamo_compiling():
+        done = native.try_gate(x, SILU)
+        if done is not None:
+            return done
+    traced: Tensor = torch_ops.silu_and_mul(x)
+    return traced
 
 
 @implements("gelu_and_mul", provider=PROVIDER, supports_args=predicates.gelu_and_mul, batch_invariant=True)
@@ -84,10 +90,12 @@ def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
         x: [..., 2 * size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
         approximate: "none" or "tanh".
     """
-    if is_dynamo_compiling() or not native.eager(x):
-        traced: Tensor = torch_ops.gelu_and_mul(x, approximate)
-        return traced
-    return native.gate(x, torch_ops.GELU_TANH if approximate == "tanh" else torch_ops.GELU)
+    if not is_dynamo_compiling():
+        done = native.try_gate(x, GELU_TANH if approximate == "tanh" else GELU)
+        if done is not None:
+            return done
+    traced: Tensor = torch_ops.gelu_and_mul(x, approximate)
+    return traced
 
 
 @implements(
@@ -120,8 +128,12 @@ def rotary_embedding(
     Raises:
         IndexError: a position lies outside the cache; nothing has been written.
     """
-    if is_dynamo_compiling() or not native.eager(positions, query, key, cos_sin_cache):
-        return torch_ops.donating_rotary_embedding(
-            positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style
+    if not is_dynamo_compiling():
+        done = native.try_rotary_embedding(
+            positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, DONATED
         )
-    return native.rotary_embedding(positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, DONATED)
+        if done is not None:
+            return done
+    return torch_ops.donating_rotary_embedding(
+        positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style
+    )

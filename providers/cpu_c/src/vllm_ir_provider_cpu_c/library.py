@@ -7,7 +7,6 @@ which calls reach them to `predicates` and `kernels`.
 
 from __future__ import annotations
 
-
 from typing import TYPE_CHECKING, Any, Final
 
 import torch

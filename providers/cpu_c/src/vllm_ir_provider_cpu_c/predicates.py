@@ -37,7 +37,7 @@ NEEDS_CACHE: Final = Unsupported("needs a cos_sin_cache of adjacent rows of rota
 def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> bool | Unsupported:
     """Tell whether the kernel takes a call of rms_norm."""
     del epsilon
-    if not is_dynamo_compiling() and native.eager(x, weight) and native.takes_norm(x, None, weight, variance_size):
+    if not is_dynamo_compiling() and native.takes_norm(x, None, weight, variance_size):
         return True
     return _verdict(refusal_of_norm(x, weight, variance_size))
 
@@ -47,8 +47,7 @@ def fused_add_rms_norm(
 ) -> bool | Unsupported:
     """Tell whether the kernel takes a call of fused_add_rms_norm."""
     del epsilon
-    plain = not is_dynamo_compiling() and native.eager(x, x_residual, weight)
-    if plain and native.takes_norm(x, x_residual, weight, variance_size):
+    if not is_dynamo_compiling() and native.takes_norm(x, x_residual, weight, variance_size):
         return True
     refusal = refusal_of_norm(x, weight, variance_size)
     if refusal is None:
@@ -57,13 +56,13 @@ def fused_add_rms_norm(
         return refusal
     if x_residual.dtype != x.dtype or x_residual.dim() != x.dim() or x_residual.shape[-1] != x.shape[-1]:
         return NEEDS_RESIDUAL
-    # Leading sizes are looked at where they are known; in a graph they are not to be.
-    return NEEDS_RESIDUAL if plain else True
+    # Only a plain tensor was judged by its leading sizes above; those of a graph are not to be looked at.
+    return NEEDS_RESIDUAL if type(x) is Tensor and not _traced() else True
 
 
 def silu_and_mul(x: Tensor) -> bool | Unsupported:
     """Tell whether the kernel takes a call of silu_and_mul."""
-    if not is_dynamo_compiling() and native.eager(x) and native.takes_gate(x):
+    if not is_dynamo_compiling() and native.takes_gate(x):
         return True
     return _verdict(refusal_of_gate(x))
 
@@ -86,11 +85,7 @@ def rotary_embedding(
 ) -> bool | Unsupported:
     """Tell whether the kernel takes a call of rotary_embedding."""
     del is_neox_style
-    if (
-        not is_dynamo_compiling()
-        and native.eager(positions, query, key, cos_sin_cache)
-        and native.takes_rotary(positions, query, key, head_size, rotary_dim, cos_sin_cache)
-    ):
+    if not is_dynamo_compiling() and native.takes_rotary(positions, query, key, head_size, rotary_dim, cos_sin_cache):
         return True
     return _verdict(refusal_of_rotary(positions, query, key, head_size, rotary_dim, cos_sin_cache))
 
@@ -98,6 +93,11 @@ def rotary_embedding(
 def _verdict(refusal: Unsupported | None) -> bool | Unsupported:
     """Return a refusal, or True for none; a refusal itself is falsy."""
     return True if refusal is None else refusal
+
+
+def _traced() -> bool:
+    """Tell whether somebody traces, so that a plain tensor may stand for others."""
+    return is_dynamo_compiling() or bool(torch._C._len_torch_dispatch_stack())  # noqa: SLF001 - as in vllm-ir
 
 
 def refusal_of_activation(x: Tensor) -> Unsupported | None:

@@ -1,8 +1,8 @@
 """Builds the kernels and their driver with sanitizers and runs them: a script, for nox and for hand.
 
-    python tests/sanitizers/run.py                    # AddressSanitizer with UndefinedBehaviorSanitizer, ThreadSanitizer
-    python tests/sanitizers/run.py plain              # none: instruction sets against the scalar path alone
-    python tests/sanitizers/run.py aarch64            # the same for Arm, cross-compiled, under qemu's user mode
+python tests/sanitizers/run.py                    # AddressSanitizer with UndefinedBehaviorSanitizer, ThreadSanitizer
+python tests/sanitizers/run.py plain              # none: instruction sets against the scalar path alone
+python tests/sanitizers/run.py aarch64            # the same for Arm, cross-compiled, under qemu's user mode
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import hatch_build  # noqa: E402 - the build's own flags
+import hatch_build  # type: ignore[import-not-found]  # noqa: E402 - the build's own flags, found by the line above
 
 KINDS = {
     "address,undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
@@ -35,14 +35,28 @@ def build(kind: str, folder: Path) -> list[str]:
     arm = kind == "aarch64"
     compiler = ["aarch64-linux-gnu-g++"] if arm else hatch_build.find_compiler()
     machine = "aarch64" if arm else os.uname().machine
-    sources = {ROOT / "csrc" / name: flags for name, flags in hatch_build.SOURCES[machine].items() if name != "module.cpp"}
+    sources = {
+        ROOT / "csrc" / name: flags for name, flags in hatch_build.SOURCES[machine].items() if name != "module.cpp"
+    }
     sources[Path(__file__).with_name("driver.cpp")] = []
     level = ["-O2"] if kind in ("plain", "aarch64") else ["-O1", "-g"]
     commands, objects = [], []
     for source, flags in sources.items():
         own = [flag for flag in flags if flag != "-O3"]
         made = str(folder / f"{source.stem}.o")
-        command = [*compiler, *FLAGS, *level, *KINDS[kind], *own, "-I", str(ROOT / "csrc"), "-c", str(source), "-o", made]
+        command = [
+            *compiler,
+            *FLAGS,
+            *level,
+            *KINDS[kind],
+            *own,
+            "-I",
+            str(ROOT / "csrc"),
+            "-c",
+            str(source),
+            "-o",
+            made,
+        ]
         commands.append(command)
         objects.append(made)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -59,7 +73,9 @@ def main(kinds: list[str]) -> int:
         sys.stderr.write(f"unknown: {', '.join(unknown)}; there are {', '.join(KINDS)}\n")
         return 2
     if "aarch64" in kinds and not (shutil.which("aarch64-linux-gnu-g++") and shutil.which("qemu-aarch64")):
-        sys.stderr.write("aarch64 needs aarch64-linux-gnu-g++ and qemu-aarch64 (on Debian: g++-aarch64-linux-gnu qemu-user)\n")
+        sys.stderr.write(
+            "aarch64 needs aarch64-linux-gnu-g++ and qemu-aarch64 (on Debian: g++-aarch64-linux-gnu qemu-user)\n"
+        )
         return 2
     code = 0
     for kind in kinds:
