@@ -172,7 +172,7 @@ def test_another_file_from_the_index_is_refused(tmp_path: Path, model: default.P
 
 
 def test_asking_for_pip_leaves_setuptools_usable() -> None:
-    """torch's extensions import setuptools, which a search for the module pip would have broken."""
+    """Extensions of torch import setuptools, which a search for the module pip would have broken."""
     code = "from vllm_ir_host_transformers.models import default; default.has_pip(); import torch.utils.cpp_extension"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
