@@ -53,7 +53,7 @@ def speak(model: Any, ids: torch.Tensor, tokens: int) -> tuple[tuple[int, ...], 
 
 
 def compare(dtype: torch.dtype, prompts: Sequence[str], providers: Sequence[str], tokens: int) -> dict[str, Any]:
-    """Return per provider how many answers equal native's, and the ratio of time; and how many first tokens are near."""
+    """Return per provider how many answers are native's and the ratio of time, and how many first tokens are near."""
     folder = default_model(Environment.read().cache, Silence())
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
