@@ -113,6 +113,12 @@ def wheels(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def sanitizers(session: nox.Session) -> None:
+    """Run the C++ kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer."""
+    session.run(sys.executable, "providers/cpu_c/tests/sanitizers/run.py", *session.posargs)
+
+
+@nox.session(venv_backend="none", default=False)
 def benchmarks(session: nox.Session) -> None:
     """Print what start-up and dispatch cost on this machine."""
     for script in sorted(Path("benchmarks").glob("*.py")):

@@ -102,7 +102,7 @@ def test_native_leads_when_inductor_compiles(layers: Site) -> None:
 def test_a_provider_in_no_list_is_shown_last(site: Site) -> None:
     """An operator sees what else is installed, and that nothing names it."""
     site.add_provider("good")
-    done = site.run("explain", "rms_norm", "--static", "--json")
+    done = site.run("explain", "rms_norm", "--static", "--json", VLLM_IR_PROVIDERS="good")
     assert rows(done.stdout) == [("native", "built-in", True, True), ("good", None, False, False)]
     assert "no priority list names it" in done.stdout
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
+from vllm_ir.plugins.distributions import scan
 from vllm_ir.plugins.manifest import FILE
 
 if TYPE_CHECKING:
@@ -151,6 +152,10 @@ class Site:
         return [name for name in self.packages if name in sys.modules]
 
 
+ELSEWHERE = [each.name for each in scan() if each.name != "vllm-ir" and each.providers]
+"""Distributions with providers that are installed here whatever the test makes."""
+
+
 @pytest.fixture
 def make_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Site]]:
     """Give what makes folders of distributions; each one made comes before the earlier ones on the path."""
@@ -186,5 +191,7 @@ def discovering(site: Site) -> Iterator[Runtime]:
     from vllm_ir.plugins import load_providers
 
     assert site.path.is_dir()
-    with isolated(loader=load_providers) as fresh:
+    # A provider that is installed beside the core would take the places that a test gives to its own.
+    denied = {"VLLM_IR_PROVIDERS_DISABLED": ",".join(ELSEWHERE)} if ELSEWHERE else {}
+    with isolated(denied, loader=load_providers) as fresh:
         yield fresh
