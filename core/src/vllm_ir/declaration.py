@@ -83,6 +83,7 @@ class OpDeclaration:
                 )
         schema = infer_schema(native, who)
         types = read_types(schema, who)
+        _check_outputs(who, types)
         tensors = [n for n, kind in zip(signature.names, types.kinds, strict=True) if kind == "tensor"]
         if activations is None:
             activations = [tensor for tensor in tensors if tensor.startswith("x")]
@@ -110,6 +111,18 @@ class OpDeclaration:
     def activation_indices(self) -> tuple[int, ...]:
         """Positions of the activations among the parameters."""
         return tuple(i for i, name in enumerate(self.signature.names) if name in self.activations)
+
+
+def _check_outputs(who: str, types: SchemaTypes) -> None:
+    """Raise unless an op returns tensors, since nothing else can be traced, faked or differentiated.
+
+    Raises:
+        BadSignature: it returns nothing, or something else.
+    """
+    if not types.outputs or not all("Tensor" in output for output in types.outputs):
+        raise BadSignature(
+            who=who, problem=f"it returns ({', '.join(types.outputs)})", fix="Return one tensor or a tuple of tensors."
+        )
 
 
 def native_implementation(declaration: OpDeclaration) -> IrOpImpl:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vllm_ir.errors import NoImplementation
+from vllm_ir.errors import NoImplementation, RefusedArguments
 from vllm_ir.verdict import NO_REASON, Explanation, Unsupported, Verdict
 
 if TYPE_CHECKING:
@@ -104,7 +104,9 @@ def foreign(impl: IrOpImpl, args: Sequence[Any]) -> Unsupported | None:
     return None
 
 
-def select(op: str, candidates: Sequence[Candidate], args: Sequence[Any], *, batch_invariant: bool) -> IrOpImpl:
+def select(
+    op: str, candidates: Sequence[Candidate], args: Sequence[Any], *, batch_invariant: bool, strict: bool = False
+) -> IrOpImpl:
     """Return the first candidate that takes the call.
 
     Args:
@@ -112,9 +114,11 @@ def select(op: str, candidates: Sequence[Candidate], args: Sequence[Any], *, bat
         candidates: in order.
         args: all arguments by position.
         batch_invariant: whether only batch-invariant implementations were admitted, for the error.
+        strict: whether a refusal by a candidate that a user named raises.
 
     Raises:
         NoImplementation: every candidate refuses.
+        RefusedArguments: strict, and a candidate that a user named refuses.
     """
     refusals: list[tuple[str, str]] = []
     for candidate in candidates:
@@ -123,12 +127,21 @@ def select(op: str, candidates: Sequence[Candidate], args: Sequence[Any], *, bat
             refusal = judge(candidate.impl, args)
             if refusal is None:
                 return candidate.impl
+            if strict and candidate.entry.required:
+                entry = candidate.entry
+                raise RefusedArguments(op=op, provider=entry.provider, reason=str(refusal), layer=entry.source)
         refusals.append((candidate.entry.provider, str(refusal)))
     raise NoImplementation(op=op, refusals=refusals, batch_invariant=batch_invariant)
 
 
 def explain(
-    op: str, candidates: Sequence[Candidate], others: Sequence[IrOpImpl], args: Sequence[Any] | None, *, compiling: bool
+    op: str,
+    candidates: Sequence[Candidate],
+    others: Sequence[IrOpImpl],
+    args: Sequence[Any] | None,
+    *,
+    compiling: bool,
+    strict: bool = False,
 ) -> Explanation:
     """Return the verdict on every candidate, also on those behind the one that runs.
 
@@ -138,9 +151,11 @@ def explain(
         others: implementations that no list names.
         args: all arguments by position; None judges only what holds for every call.
         compiling: whether the order is the one for graphs that Inductor compiles.
+        strict: whether a refusal by a candidate that a user named raises, so that nothing behind it runs.
     """
     verdicts: list[Verdict] = []
     taken: str | None = None
+    stopped: str | None = None
     for candidate in candidates:
         provider, source = candidate.entry.provider, candidate.entry.source
         refusal = candidate.refusal
@@ -148,6 +163,12 @@ def explain(
             refusal = judge(candidate.impl, args)
         if refusal is not None:
             verdicts.append(Verdict(provider, source, accepted=False, reason=str(refusal)))
+            if strict and candidate.entry.required and taken is None:
+                stopped = stopped or provider
+            continue
+        if stopped is not None:
+            behind = f"not reached: strict mode raises where {stopped} refuses"
+            verdicts.append(Verdict(provider, source, accepted=True, reason=behind))
             continue
         if taken is not None:
             verdicts.append(Verdict(provider, source, accepted=True, reason=f"not reached: {taken} takes the call"))

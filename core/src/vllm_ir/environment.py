@@ -96,10 +96,16 @@ class Environment:
         )
 
     def complaints(self) -> tuple[str, ...]:
-        """Return a sentence for every variable that nobody knows."""
-        return tuple(
+        """Return a sentence for every variable that nobody knows, and for those that nothing acts on yet."""
+        unknown = tuple(
             f"Environment variable {name} means nothing to vllm-ir and is ignored.{did_you_mean(name, KNOWN)}"
             for name in self.unknown
+        )
+        asked = (("VLLM_IR_LOCK", self.lock), ("VLLM_IR_POLICY", self.policy))
+        return unknown + tuple(
+            f"{name}={value} is not acted on by this version: nothing is locked or enforced by it."
+            for name, value in asked
+            if value is not None
         )
 
 

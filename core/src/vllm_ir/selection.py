@@ -38,7 +38,8 @@ class Selection:
     def dispatch(self, op: IrOp, args: Sequence[Any]) -> IrOpImpl:
         """Return the implementation that runs a call in the current context."""
         candidates = self._checked(op)
-        return dispatch.select(op.name, candidates, args, batch_invariant=self._runtime.environment.batch_invariant)
+        told = self._runtime.environment
+        return dispatch.select(op.name, candidates, args, batch_invariant=told.batch_invariant, strict=told.strict)
 
     def explain(self, op: IrOp, args: Sequence[Any] | None, *, compiling: bool) -> Explanation:
         """Return the verdict on every candidate in the current context."""
@@ -46,7 +47,8 @@ class Selection:
         candidates = self._runtime.candidates(op, self._runtime.current_wishes(op), compiling=compiling)
         named = {candidate.entry.provider for candidate in candidates}
         others = [impl for provider, impl in op.impls.items() if provider not in named]
-        return dispatch.explain(op.name, candidates, others, args, compiling=compiling)
+        strict = self._runtime.environment.strict
+        return dispatch.explain(op.name, candidates, others, args, compiling=compiling, strict=strict)
 
     def priority(self, op: IrOp) -> list[str]:
         """Return the providers that may be reached in the current context."""

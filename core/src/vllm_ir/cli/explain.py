@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.cli import output
 from vllm_ir.cli.arguments import parse, realise
 from vllm_ir.cli.listing import describe_platform
-from vllm_ir.errors import ConfigurationError
+from vllm_ir.errors import ConfigurationError, TorchMissing
 from vllm_ir.priority import Layer, Wish, parse_arguments
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def _forecast(op: str, lists: Mapping[str, Sequence[str]], *, compiling: bool) -
 
 def _ask(op: str, spec: str | None, lists: Mapping[str, Sequence[str]], *, compiling: bool) -> Answer:
     """Return what the process itself answers, with every provider loaded."""
+    if find_spec("torch") is None:
+        raise TorchMissing(verb="explain", instead="vllm-ir explain --static")
     from vllm_ir.config import IrOpPriorityConfig
     from vllm_ir.reporting import explain
     from vllm_ir.runtime import current
@@ -108,6 +111,8 @@ def _ask(op: str, spec: str | None, lists: Mapping[str, Sequence[str]], *, compi
         if written is None
         else realise(op, target.declaration.signature, written, device)
     )
+    # Native on the meta device says what is wrong with a call, at no cost; kernels look at what it has let through.
+    target.run_fake(*(value.to("meta") if hasattr(value, "to") else value for value in given))
     told = explain(target, *given, compiling=compiling)
     return Answer(
         told, state.platform.describe(), in_words(target.declaration.signature.names, given), (), _problem(op)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir import errors
@@ -76,6 +77,8 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--load", action="store_true", help="import them in a child process and show what breaks")
     parser.add_argument("--json", action="store_true", help="print an object for programs")
     options = parser.parse_args(arguments)
+    if options.load and find_spec("torch") is None:
+        raise errors.TorchMissing(verb="list --load", instead="vllm-ir list")
     found = load() if options.load else read()
     shown = found.providers if options.all else found.usable
     if options.json:

@@ -60,9 +60,18 @@ def make_console() -> Console:
     """Return a console on stdout; plain where nobody looks, or where NO_COLOR or the terminal asks for it."""
     from rich.console import Console
 
+    class PipeConsole(Console):
+        """A console that lets the entrance say what a reader who has gone means."""
+
+        def on_broken_pipe(self) -> None:
+            """Raise, where rich would end the process with the code of a finding."""
+            raise BrokenPipeError
+
     # rich leaves bold and dim in place under NO_COLOR; people who set it want plain text.
     plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return Console(width=terminal_width(), color_system=None if plain else "standard", highlight=False, markup=False)
+    return PipeConsole(
+        width=terminal_width(), color_system=None if plain else "standard", highlight=False, markup=False
+    )
 
 
 def print_text(text: str, style: str = PLAIN, *, indent: int = 0) -> None:

@@ -129,6 +129,18 @@ class MissingArgument(ConfigurationError):
         )
 
 
+class TorchMissing(ConfigurationError):
+    """A question that only a process with torch can answer, where torch is not installed."""
+
+    def __init__(self, *, verb: str, instead: str) -> None:
+        self.verb, self.instead = verb, instead
+        super().__init__(
+            f"vllm-ir {verb} needs torch, which is not installed here. Install it, or ask `{instead}`.",
+            verb=verb,
+            instead=instead,
+        )
+
+
 _ELSEWHERE = {
     "run": "vllm-ir-host-transformers",
     "conformance": "vllm-ir-testkit",

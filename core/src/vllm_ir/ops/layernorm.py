@@ -16,7 +16,7 @@ from vllm_ir.ops.checks import check_floating, check_same, check_variance_size, 
 
 def widen(x: Tensor) -> Tensor:
     """Return x in float32, or in float64 if that is what it is."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
 
 
 def normalize(

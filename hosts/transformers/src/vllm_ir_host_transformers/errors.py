@@ -81,3 +81,14 @@ class EmptyPrompt(ConfigurationError):
     def __init__(self, *, prompt: str) -> None:
         self.prompt = prompt
         super().__init__(f"--prompt {prompt!r} holds no token. Write a question.", prompt=prompt)
+
+
+class UnknownFusing(ConfigurationError):
+    """A way of fusing that there is not."""
+
+    def __init__(self, *, given: str) -> None:
+        self.given = given
+        super().__init__(
+            f"use_ir_ops: fuse_residual is {given}, wanted True (where it changes no bit), False or 'always'.",
+            given=given,
+        )

@@ -12,6 +12,7 @@ from vllm_ir import Unsupported
 
 from vllm_ir_host_transformers import activations, donation, instance, norms, residual, rotary
 from vllm_ir_host_transformers.edits import edited
+from vllm_ir_host_transformers.errors import UnknownFusing
 from vllm_ir_host_transformers.findings import Left, Replaced, Replacement
 
 if TYPE_CHECKING:
@@ -36,7 +37,13 @@ def use_ir_ops(model: nn.Module, *, fuse_residual: bool | Literal["always"] = Tr
 
     Returns:
         what was replaced and what was left, with reasons; as a context manager it restores the model at its end.
+
+    Raises:
+        UnknownFusing: `fuse_residual` is none of True, False and "always".
     """
+    given: object = fuse_residual
+    if given not in (True, False, "always"):
+        raise UnknownFusing(given=repr(given))
     restore(model)
     survey = _Survey(model, fuse_residual)
     survey.run()
