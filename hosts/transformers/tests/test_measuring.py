@@ -8,7 +8,6 @@ import pytest
 import torch
 import vllm_ir
 from vllm_ir.isolation import isolated
-from vllm_ir.plugins import load_providers
 from vllm_ir_host_transformers import measuring, use_ir_ops
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def test_calls_per_pass_are_whole_where_they_are(calls: int, passes: int, wanted
 
 def test_counting_can_be_switched_on_in_a_process_that_started_without(llama: Any, batch: Inputs, zoo: Zoo) -> None:
     """The command line has read the variables by the time it finds out that this verb counts."""
-    with isolated({}, loader=load_providers):
+    with isolated({}):
         zoo.logits(llama, batch)
         assert not vllm_ir.report().counting
         measuring.count_calls()
