@@ -269,3 +269,14 @@ def test_a_fake_of_its_own_is_used_for_fake_tensors() -> None:
     assert op(torch.ones(2, 3, device="meta")).shape == (2, 3)
     assert seen == [(2, 3)]
     assert fake(torch.ones(1)).shape == (1,)
+
+
+def test_an_op_returns_tensors(state: Runtime) -> None:
+    """Nothing else can be traced or differentiated, and torch would say so in words about autograd formulas."""
+
+    def returns_nothing(x: torch.Tensor) -> None:
+        """Do nothing."""
+
+    with pytest.raises(errors.BadSignature, match="Return one tensor or a tuple of tensors"):
+        vllm_ir.register_op(returns_nothing)
+    assert "returns_nothing" not in state.registry

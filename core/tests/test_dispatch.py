@@ -357,3 +357,19 @@ def test_what_is_explained_is_what_runs(case: dict[str, Any]) -> None:
     if isinstance(explained, str):
         assert explained in reachable
         assert counts == ({explained: 4} if case["counting"] else {})
+
+
+def test_in_strict_mode_nothing_runs_behind_a_named_provider_that_refuses() -> None:
+    """A forecast that says native runs, where the run stops, would be worse than none."""
+    with isolated({"VLLM_IR_STRICT": "1"}):
+        op = make_op()
+        add(op, "fast", 7.0, supports_args=float32_only)
+        op.set_default(["fast"])
+        wrong = ones(torch.float64)
+        explained = op.explain(wrong)
+        assert explained.selected is None
+        assert explained.verdicts[1].reason == "not reached: strict mode raises where fast refuses"
+        for ask in (op.dispatch, op):
+            with pytest.raises(errors.RefusedArguments, match="'fast', named for op 'marked' by set_default"):
+                ask(wrong)
+        assert op.explain(ones()).selected == op.dispatch(ones()).provider == "fast"

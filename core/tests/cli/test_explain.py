@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from vllm_ir.cli import explain
+from vllm_ir.errors import TorchMissing
 
 if TYPE_CHECKING:
     from core.tests.cli.conftest import Site
@@ -184,3 +186,19 @@ def test_what_only_loading_can_tell_is_said(site: Site) -> None:
     manifest.write_text(text, encoding="utf-8")
     done = site.run("explain", "rms_norm", "--static")
     assert "dist-good decides its default order at run time" in done.stdout
+
+
+@needs_torch
+@pytest.mark.parametrize("spec", ["x=f32[4,64],weight=f32[63],epsilon=1e-6", "x=i64[4,64],weight=none,epsilon=1e-6"])
+def test_a_call_that_native_refuses_is_a_wrong_question(site: Site, spec: str) -> None:
+    """Which kernel runs a call that nobody can run has no answer."""
+    done = site.run("explain", "rms_norm", "--args", spec)
+    assert done.returncode != 0
+    assert "rms_norm(): argument" in done.stderr
+
+
+def test_without_torch_the_static_question_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which torch is what is broken gets a sentence."""
+    monkeypatch.setattr("vllm_ir.cli.explain.find_spec", lambda _: None)
+    with pytest.raises(TorchMissing, match="vllm-ir explain --static"):
+        explain.run(["rms_norm"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from vllm_ir.cli import output
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 class Terminal(io.StringIO):
@@ -118,3 +121,10 @@ def test_a_terminal_that_tells_no_width_gets_eighty_columns(monkeypatch: pytest.
     monkeypatch.setattr("os.get_terminal_size", lambda _: type("Size", (), {"columns": 0})())
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
     assert output.terminal_width() == 80
+
+
+def test_a_reader_who_has_gone_is_no_finding(tmp_path: Path) -> None:
+    """`vllm-ir list --all | true` ends as the shell says for a closed pipe, not with the code of a finding."""
+    command = f"{shlex.quote(sys.executable)} -m vllm_ir list --all | true; exit ${{PIPESTATUS[0]}}"
+    codes = {subprocess.run(["bash", "-c", command], cwd=tmp_path, check=False).returncode for _ in range(3)}
+    assert codes <= {0, 141}

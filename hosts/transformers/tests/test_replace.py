@@ -12,6 +12,7 @@ import torch
 import transformers
 from torch import nn
 from vllm_ir_host_transformers import restore, use_ir_ops
+from vllm_ir_host_transformers.errors import UnknownFusing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -359,3 +360,10 @@ def test_other_rotations_are_left(name: str, batch: Inputs, zoo: Zoo) -> None:
     assert len(reasons) == 1
     assert reason in reasons.pop()
     assert torch.equal(zoo.logits(model, batch), before)
+
+
+@pytest.mark.parametrize("given", ["never", "alwayz", 2, None])
+def test_a_way_of_fusing_that_there_is_not(llama: Any, given: Any) -> None:
+    """The command line's own word "never" once fused everything."""
+    with pytest.raises(UnknownFusing, match="wanted True"):
+        use_ir_ops(llama, fuse_residual=given)
