@@ -20,7 +20,9 @@ def missing(wheel: Path) -> list[str]:
     if package == "vllm_ir":
         wanted.append("vllm_ir/plugins/provider.schema.json")
     return [name for name in wanted if name not in names] + [
-        f"(not wanted) {name}" for name in names if "tests/" in name or name.endswith(".pyc")
+        f"(not wanted) {name}"
+        for name in names
+        if ("tests/" in name and "/templates/" not in name) or name.endswith(".pyc")
     ]
 
 

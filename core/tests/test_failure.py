@@ -14,6 +14,8 @@ from vllm_ir.errors import WrongArgument
 from vllm_ir.failure import explain_failure, find_wrong_argument
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from vllm_ir.runtime import Runtime
 
 X = torch.ones(2, 4)
@@ -51,7 +53,7 @@ def behind(
 
 
 @pytest.fixture
-def op(state: Runtime) -> Any:
+def op(state: Runtime) -> Iterator[Any]:
     """Give rms_norm with a provider that fails, and one behind it."""
     assert state is not None
     RAISED.__dict__.pop("__notes__", None)
@@ -59,7 +61,9 @@ def op(state: Runtime) -> Any:
     ops.rms_norm.register_impl("broken")(broken)
     ops.rms_norm.register_impl("behind")(behind)
     ops.rms_norm.set_default(["broken", "behind"])
-    return ops.rms_norm
+    yield ops.rms_norm
+    # Its traceback would keep the frames of the test alive, and with them the scope that was open there.
+    RAISED.__traceback__ = None
 
 
 @pytest.mark.parametrize("way", ["op", "torch op", "function mode", "grad", "eager graph", "scope"])

@@ -62,6 +62,7 @@ def isolated(
         for op in kept:
             op.strip()
             state.board(op).ledger = Ledger(op.name)
+            state.board(op).forget_scopes()
         before = state.swap(fresh)
     try:
         yield state

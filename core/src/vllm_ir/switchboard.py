@@ -131,6 +131,12 @@ class Switchboard:
             found = found.outer
         self.scope.set(found)
 
+    def forget_scopes(self) -> None:
+        """Stop reading the context although some may see a scope; for a test that begins with a fresh state."""
+        with self._lock:
+            self._alive.clear()
+            self._switch()
+
     def close(self) -> None:
         """Stop reading the context if no context can see a scope any more.
 
