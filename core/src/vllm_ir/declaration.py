@@ -83,7 +83,7 @@ class OpDeclaration:
                 )
         schema = infer_schema(native, who)
         types = read_types(schema, who)
-        _check_outputs(who, types)
+        _check_outputs(who, types, allow_inplace=allow_inplace)
         tensors = [n for n, kind in zip(signature.names, types.kinds, strict=True) if kind == "tensor"]
         if activations is None:
             activations = [tensor for tensor in tensors if tensor.startswith("x")]
@@ -113,12 +113,14 @@ class OpDeclaration:
         return tuple(i for i, name in enumerate(self.signature.names) if name in self.activations)
 
 
-def _check_outputs(who: str, types: SchemaTypes) -> None:
+def _check_outputs(who: str, types: SchemaTypes, *, allow_inplace: bool) -> None:
     """Raise unless an op returns tensors, since nothing else can be traced, faked or differentiated.
 
     Raises:
         BadSignature: it returns nothing, or something else.
     """
+    if allow_inplace:
+        return  # wants one tensor per activation, which is checked by itself and says more
     if not types.outputs or not all("Tensor" in output for output in types.outputs):
         raise BadSignature(
             who=who, problem=f"it returns ({', '.join(types.outputs)})", fix="Return one tensor or a tuple of tensors."
