@@ -91,14 +91,15 @@ def make_chains(
 def _step(
     declaration: OpDeclaration, ledger: Ledger, entry: Entry, impl: IrOpImpl, mode: Mode, *, copies: bool
 ) -> Step:
-    """Return an implementation as a chain sees it."""
+    """Return an implementation as a chain sees it; `copies` where its inputs must not change."""
+    functional = impl.functional if copies else None
     witness = Witness(ledger, entry, strict=mode.strict, trace=mode.trace, counters=mode.counters)
     return Step(
-        function=impl.impl_fn,
+        function=impl.impl_fn if functional is None else functional,
         predicate=impl.predicate,
         device=_device_test(declaration, impl.devices, mode),
         foreign=lambda *args: foreign(impl, args),
-        copied=declaration.activations if copies and impl.inplace else (),
+        copied=declaration.activations if copies and impl.inplace and functional is None else (),
         refused=witness.refused,
         raised=witness.raised,
         counted=witness.counted() if mode.counters or mode.trace else None,

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vllm_ir.errors import BadValue, PredicateMismatch
+from vllm_ir.errors import BadSignature, BadValue, PredicateMismatch
 from vllm_ir.names import check_name, check_provider_name
 from vllm_ir.signature import Signature
 from vllm_ir.verdict import Unsupported
@@ -29,6 +29,7 @@ class IrOpImpl:
         supported: whether this platform can run it at all; an Unsupported says why not.
         predicate: `supports_args`, or None when it takes every call.
         inplace: it may write to the op's activations and return them.
+        functional: an in-place implementation's other form, which writes no input; None where inputs are copied.
         batch_invariant: a row's result does not depend on the other rows, bit for bit.
         distribution: the distribution that brought it, or None when a program registered it by itself.
         devices: torch device types whose tensors it may be given; None when it takes any.
@@ -38,8 +39,8 @@ class IrOpImpl:
     Raises:
         BadName: the op's or the provider's name is not legal.
         ReservedName: the provider's name is kept by vllm-ir.
-        BadSignature, KeywordOnlyParameter: the function or the predicate cannot be read.
-        BadValue: a field has the wrong type.
+        BadSignature, KeywordOnlyParameter: a function cannot be read, or `functional` takes other parameters.
+        BadValue: a field has the wrong type, or a `functional` stands where nothing is written anyway.
         PredicateMismatch: the predicate's parameters are not those of the function.
     """
 
@@ -49,6 +50,7 @@ class IrOpImpl:
     supported: bool | Unsupported = True
     predicate: Callable[..., bool | Unsupported] | None = None
     inplace: bool = False
+    functional: Callable[..., Any] | None = None
     batch_invariant: bool = False
     distribution: str | None = None
     devices: frozenset[str] | None = None
@@ -71,6 +73,8 @@ class IrOpImpl:
         for field in ("inplace", "batch_invariant"):
             if not isinstance(getattr(self, field), bool):
                 raise BadValue(who=who, field=field, got=repr(getattr(self, field)), wanted="a bool")
+        if self.functional is not None:
+            self._check_functional(who, signature)
         if self.predicate is None:
             return
         if not callable(self.predicate):
@@ -78,6 +82,25 @@ class IrOpImpl:
         predicate = Signature.read(self.predicate, f"supports_args of the {who}")
         if predicate != signature:
             raise PredicateMismatch(op=self.op_name, provider=self.provider, got=str(predicate), wanted=str(signature))
+
+    def _check_functional(self, who: str, signature: Signature) -> None:
+        """Raise unless `functional` is of use and can be called in place of the function."""
+        if not callable(self.functional):
+            raise BadValue(who=who, field="functional", got=repr(self.functional), wanted="a function or None")
+        if not self.inplace:
+            raise BadValue(
+                who=who,
+                field="functional",
+                got=getattr(self.functional, "__name__", repr(self.functional)),
+                wanted="None, since without inplace=True the implementation itself writes no input",
+            )
+        got = Signature.read(self.functional, f"functional of the {who}")
+        if got != signature:
+            raise BadSignature(
+                who=f"functional of the {who}",
+                problem=f"it takes {got}, wanted {signature}",
+                fix="Use the parameters of the in-place function.",
+            )
 
     @property
     def supports_all_args(self) -> bool:
@@ -89,7 +112,9 @@ class IrOpImpl:
         return True if self.predicate is None else self.predicate(*args, **kwargs)
 
     def func_impl_fn(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it so that no argument changes: an in-place implementation gets copies of the activations."""
+        """Run it so that no argument changes: by `functional`, or on copies of the activations if it writes to them."""
+        if self.functional is not None:
+            return self.functional(*args, **kwargs)
         if not self.inplace:
             return self.impl_fn(*args, **kwargs)
         import torch
@@ -121,6 +146,7 @@ def implements(
     supported: bool | Unsupported = True,
     supports_args: Callable[..., bool | Unsupported] | None = None,
     inplace: bool = False,
+    functional: Callable[..., Any] | None = None,
     batch_invariant: bool = False,
 ) -> Callable[[Callable[..., Any]], IrOpImpl]:
     """Declare an implementation without registering it; a provider's hook returns such values.
@@ -132,6 +158,8 @@ def implements(
         supports_args: called with the op's arguments; returns a bool or Unsupported(sentence). It has the same
             parameters as the function and looks at dtypes, trailing sizes and strides only.
         inplace: it may write to the op's activations and return them.
+        functional: for an in-place implementation, a function with the same schema and the same results that writes no
+            input. Calls that donate nothing run it; without it they copy the activations first.
         batch_invariant: a row's result does not depend on the other rows, bit for bit.
 
     Returns:
@@ -152,6 +180,7 @@ def implements(
             supported=supported,
             predicate=supports_args,
             inplace=inplace,
+            functional=functional,
             batch_invariant=batch_invariant,
             where=where,
         )

@@ -82,6 +82,7 @@ class IrOp:
         supported: bool | Unsupported = True,
         supports_args: Callable[..., bool | Unsupported] | None = None,
         inplace: bool = False,
+        functional: Callable[..., Any] | None = None,
         batch_invariant: bool = False,
     ) -> Callable[[Callable[..., Any]], IrOpImpl]:
         """Declare an implementation and register it at once.
@@ -91,6 +92,7 @@ class IrOp:
             supported: whether this platform can run it at all; Unsupported(sentence) says why not.
             supports_args: called with the op's arguments; returns a bool or Unsupported(sentence).
             inplace: it may write to the activations and return them.
+            functional: for an in-place implementation, a function that does the same and writes no input.
             batch_invariant: a row's result does not depend on the other rows, bit for bit.
 
         Returns:
@@ -110,6 +112,7 @@ class IrOp:
                 supported=supported,
                 predicate=supports_args,
                 inplace=inplace,
+                functional=functional,
                 batch_invariant=batch_invariant,
                 where=where,
             )

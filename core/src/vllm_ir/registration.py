@@ -61,15 +61,20 @@ def fit(op: IrOp, impl: IrOpImpl) -> IrOpImpl:
 
     Raises:
         TornDeclaration: it was declared for another op.
-        SchemaMismatch: its schema is not the op's.
+        SchemaMismatch: its schema, or that of its functional form, is not the op's.
         InplaceNotAllowed: it writes to activations and the op has no in-place form.
         DuplicateImplementation: the provider has one already.
     """
     if impl.op_name != op.name:
         raise TornDeclaration(op=op.name, provider=impl.provider, declared=impl.op_name)
-    schema = infer_schema(impl.impl_fn, f"implementation of op {op.name!r} by provider {impl.provider!r}")
-    if schema != op.declaration.schema:
-        raise SchemaMismatch(op=op.name, provider=impl.provider, got=schema, wanted=op.declaration.schema)
+    for part, function in (("implementation", impl.impl_fn), ("functional", impl.functional)):
+        if function is None:
+            continue
+        schema = infer_schema(function, f"{part} of op {op.name!r} by provider {impl.provider!r}")
+        if schema != op.declaration.schema:
+            raise SchemaMismatch(
+                op=op.name, provider=impl.provider, got=schema, wanted=op.declaration.schema, part=part
+            )
     if impl.inplace and not op.allow_inplace:
         raise InplaceNotAllowed(op=op.name, provider=impl.provider)
     if impl.provider in op.impls:

@@ -47,7 +47,19 @@ def predicate(x: torch.Tensor) -> bool | Unsupported:
     return x.is_contiguous() or Unsupported("needs contiguous rows")
 
 
-@vllm_ir.implements("donating", provider="fast", supports_args=predicate, inplace=True, batch_invariant=True)
+def not_donating(x: torch.Tensor) -> torch.Tensor:
+    """Be the functional form of an in-place implementation."""
+    return x.clone()
+
+
+@vllm_ir.implements(
+    "donating",
+    provider="fast",
+    supports_args=predicate,
+    inplace=True,
+    functional=not_donating,
+    batch_invariant=True,
+)
 def declared(x: torch.Tensor) -> torch.Tensor:
     """Be a declaration."""
     return x
@@ -83,6 +95,7 @@ def what_is_seen(x: torch.Tensor) -> None:
     assert_type(bare.set_priority(["a"]), AbstractContextManager[None])
     assert_type(declared.supported, bool | Unsupported)
     assert_type(declared.impl_fn, Callable[..., Any])
+    assert_type(declared.functional, Callable[..., Any] | None)
     assert_type(declared.supports_all_args, bool)
     assert_type(declared.supports_args(x), bool | Unsupported)
 

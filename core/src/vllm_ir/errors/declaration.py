@@ -59,17 +59,18 @@ class KeywordOnlyParameter(DeclarationError):
 
 
 class SchemaMismatch(DeclarationError):
-    """An implementation whose schema is not the op's."""
+    """An implementation whose schema, or that of its functional form, is not the op's."""
 
-    def __init__(self, *, op: str, provider: str, got: str, wanted: str) -> None:
-        self.op, self.provider, self.got, self.wanted = op, provider, got, wanted
+    def __init__(self, *, op: str, provider: str, got: str, wanted: str, part: str = "implementation") -> None:
+        self.op, self.provider, self.got, self.wanted, self.part = op, provider, got, wanted, part
         super().__init__(
-            f"Implementation of op {op!r} by provider {provider!r} has the schema {got}, wanted {wanted}."
+            f"{part.capitalize()} of op {op!r} by provider {provider!r} has the schema {got}, wanted {wanted}."
             " Names, types and defaults must be those of the native function.",
             op=op,
             provider=provider,
             got=got,
             wanted=wanted,
+            part=part,
         )
 
 
