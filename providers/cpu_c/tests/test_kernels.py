@@ -57,6 +57,8 @@ def _check(native: Native, same_bits: Same, op: str, *args: Any) -> None:
     expected = native(op, *args)
     own = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
     same_bits(impl.impl_fn(*own), expected)
+    if impl.functional is not None:
+        same_bits(impl.functional(*args), expected)
     activations = {"fused_add_rms_norm": (0, 1), "rotary_embedding": (1, 2)}.get(op, ())
     before = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
     views = [arg.clone() if i in activations and arg.is_contiguous() else arg for i, arg in enumerate(args)]

@@ -15,7 +15,16 @@ from vllm_ir_provider_cpu_c import kernels, torch_ops
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CASES = ["rms_norm", "fused_add_rms_norm", "silu_and_mul", "gelu_and_mul", "rotary_embedding"]
+CASES: dict[str, Callable[..., Any]] = {
+    "rms_norm": kernels.rms_norm.impl_fn,
+    "fused_add_rms_norm": kernels.fused_add_rms_norm.impl_fn,
+    "functional_fused_add_rms_norm": kernels.functional_fused_add_rms_norm,
+    "silu_and_mul": kernels.silu_and_mul.impl_fn,
+    "gelu_and_mul": kernels.gelu_and_mul.impl_fn,
+    "rotary_embedding": kernels.rotary_embedding.impl_fn,
+    "functional_rotary_embedding": kernels.functional_rotary_embedding,
+}
+OPS = [*(op for op in CASES if "functional" not in op), "fused_add_rms_norm_", "rotary_embedding_"]
 
 
 def arguments(op: str, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
@@ -27,7 +36,7 @@ def arguments(op: str, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
         "silu_and_mul": (x,),
         "gelu_and_mul": (x, "tanh"),
         "rotary_embedding": (torch.tensor([0, 2, 7]), x, residual, 16, 16, torch.randn(8, 16).to(dtype), True),
-    }[op]
+    }[op.removeprefix("functional_")]
 
 
 def _tensors(result: Any) -> tuple[torch.Tensor, ...]:
@@ -45,7 +54,7 @@ def nodes(graph: torch.fx.GraphModule) -> list[str]:
     return [str(node.target) for node in graph.graph.nodes if node.op == "call_function" and "vllm" in str(node.target)]
 
 
-@pytest.mark.parametrize("op", [*CASES, "fused_add_rms_norm_", "rotary_embedding_"])
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_torch_finds_no_fault_with_the_ops(op: str, dtype: torch.dtype) -> None:
     """Schema, fake, and use under AOTAutograd with changing sizes."""
@@ -59,10 +68,10 @@ def test_the_fake_has_the_strides_of_the_real_result(op: str) -> None:
         torch.randn(3, 2, 64)[:, 1] if isinstance(arg, torch.Tensor) and arg.shape == (3, 64) else arg
         for arg in arguments(op)
     )
-    real = _tensors(getattr(kernels, op).impl_fn(*args))
+    real = _tensors(CASES[op](*args))
     with FakeTensorMode() as mode:
         fakes = tuple(mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
-        fake = _tensors(getattr(kernels, op).impl_fn(*fakes))
+        fake = _tensors(CASES[op](*fakes))
     for one, other in zip(real, fake, strict=True):
         assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
 
@@ -81,7 +90,7 @@ def test_a_trace_has_one_node(
         all_args = list(args)
         for i, tensor in zip(where, given, strict=True):
             all_args[i] = tensor
-        return getattr(kernels, op).impl_fn(*all_args)
+        return CASES[op](*all_args)
 
     given = [args[i] for i in where]
     graph = make_fx(call, tracing_mode=mode)(*clones(tuple(given)))
@@ -95,11 +104,11 @@ def test_dynamo_takes_predicate_and_kernel_in_one_graph(
     op: str, dynamic: bool, same_bits: Callable[[Any, Any], None]
 ) -> None:
     """Fullgraph: nothing of the compiled module is looked into."""
-    impl = getattr(kernels, op)
+    predicate = getattr(kernels, op.removeprefix("functional_")).predicate
 
     def call(*args: Any) -> Any:
         """Ask, then run."""
-        return impl.impl_fn(*args) if impl.predicate(*args) else None
+        return CASES[op](*args) if predicate(*args) else None
 
     torch.compiler.reset()
     args = arguments(op)

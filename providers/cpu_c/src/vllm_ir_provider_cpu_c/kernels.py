@@ -14,7 +14,7 @@ from vllm_ir import implements
 
 from vllm_ir_provider_cpu_c import predicates, torch_ops
 from vllm_ir_provider_cpu_c.library import native
-from vllm_ir_provider_cpu_c.torch_ops import DONATED, GELU, GELU_TANH, SILU
+from vllm_ir_provider_cpu_c.torch_ops import DONATED, GELU, GELU_TANH, KEPT, SILU
 
 PROVIDER: Final = "cpu_c"
 
@@ -39,11 +39,24 @@ def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: in
     return traced
 
 
+def functional_fused_add_rms_norm(
+    x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the normalised sum of x and a residual, and the sum, as new contiguous tensors; no input is written."""
+    if not is_dynamo_compiling():
+        done = native.try_fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, KEPT)
+        if done is not None:
+            return done
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size)
+    return traced
+
+
 @implements(
     "fused_add_rms_norm",
     provider=PROVIDER,
     supports_args=predicates.fused_add_rms_norm,
     inplace=True,
+    functional=functional_fused_add_rms_norm,
     batch_invariant=True,
 )
 def fused_add_rms_norm(
@@ -98,11 +111,31 @@ def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
     return traced
 
 
+def functional_rotary_embedding(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    head_size: int,
+    rotary_dim: int,
+    cos_sin_cache: Tensor,
+    is_neox_style: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return query and key, each head turned by its token's angles, as new contiguous tensors; no input is written."""
+    arguments = (positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style)
+    if not is_dynamo_compiling():
+        done = native.try_rotary_embedding(*arguments, KEPT)
+        if done is not None:
+            return done
+    traced: tuple[Tensor, Tensor] = torch_ops.rotary_embedding(*arguments)
+    return traced
+
+
 @implements(
     "rotary_embedding",
     provider=PROVIDER,
     supports_args=predicates.rotary_embedding,
     inplace=True,
+    functional=functional_rotary_embedding,
     batch_invariant=True,
 )
 def rotary_embedding(
