@@ -5,25 +5,16 @@ Every pytest run on a machine loads this module, so it imports nothing but pytes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from vllm_ir_testkit.suite.options import KNOWN, OPS, PROVIDER, REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vllm_ir_testkit.manager import TestManager
-    from vllm_ir_testkit.suite.session import Session
-
-PROVIDER: Final = "--vllm-ir-provider"
-"""The option that names the provider to judge."""
-
-OPS: Final = "--vllm-ir-op"
-KNOWN: Final = "--vllm-ir-known"
-REPORT: Final = "--vllm-ir-report"
-
-SESSION: Final[pytest.StashKey[Session]] = pytest.StashKey()
-"""Where the run's session is kept."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,6 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Show the table of a provider that was judged, and write the report that was asked for."""
+    if config.getoption(PROVIDER) is None:
+        return
+    from vllm_ir_testkit.suite.session import SESSION
+
     session = config.stash.get(SESSION, None)
     if session is not None and session.outcomes:
         terminalreporter.section(f"vllm-ir conformance of {session.plan.provider}")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import pytest
 from vllm_ir.errors import IrError
 
 from vllm_ir_testkit import checks, engine, known, rendering
 from vllm_ir_testkit.plan import make_plan
+from vllm_ir_testkit.suite import options
 
 if TYPE_CHECKING:
-    import pytest
-
     from vllm_ir_testkit.known import KnownFailure
     from vllm_ir_testkit.outcome import Outcome
     from vllm_ir_testkit.plan import Plan
@@ -42,21 +42,17 @@ class Session:
         Raises:
             pytest.UsageError: a name or a file does not fit.
         """
-        from vllm_ir_testkit import plugin
-
-        provider: Any = config.getoption(plugin.PROVIDER)
+        provider: Any = config.getoption(options.PROVIDER)
         if provider is None:
             return None
-        found = config.stash.get(plugin.SESSION, None)
+        found = config.stash.get(SESSION, None)
         if found is None:
             try:
-                entries = [entry for file in config.getoption(plugin.KNOWN) for entry in known.read(Path(file))]
-                found = cls(make_plan(provider, config.getoption(plugin.OPS)), tuple(entries))
+                entries = [entry for file in config.getoption(options.KNOWN) for entry in known.read(Path(file))]
+                found = cls(make_plan(provider, config.getoption(options.OPS)), tuple(entries))
             except IrError as error:
-                import pytest
-
                 raise pytest.UsageError(str(error)) from error
-            config.stash[plugin.SESSION] = found
+            config.stash[SESSION] = found
         return found
 
     def items(self) -> list[tuple[Subject, str]]:
@@ -75,3 +71,7 @@ class Session:
         if file is not None:
             Path(file).write_text(json.dumps({"version": "1", **report.describe()}, indent=2) + "\n", encoding="utf-8")
         return rendering.markdown(report)
+
+
+SESSION: Final[pytest.StashKey[Session]] = pytest.StashKey()
+"""Where a run's session is kept."""
