@@ -377,6 +377,60 @@ def _read_after_write() -> IrOpImpl:
     return wrong_fused(body, inplace=True)
 
 
+def kept_in_place(x: Tensor, residual: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """Return the right results in the activations where they are contiguous."""
+    out, total = fused(x, residual, *rest)
+    if not (x.is_contiguous() and residual.is_contiguous()):
+        return out, total
+    return x.copy_(out), residual.copy_(total)
+
+
+@fault("the functional form writes an input", "inputs")
+def _functional_writes() -> IrOpImpl:
+    """Take the residual's memory for the sum, although nobody has donated it."""
+
+    def form(
+        x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Leave the sum in the residual, too."""
+        out, total = fused(x, x_residual, weight, epsilon, variance_size)
+        x_residual.copy_(total)
+        return out, total
+
+    return wrong_fused(kept_in_place, inplace=True, functional=form)
+
+
+@fault("the functional form returns an input", "aliasing")
+def _functional_returns_input() -> IrOpImpl:
+    """Return the residual itself where the sum is the residual."""
+
+    def form(
+        x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Save an allocation for an x of zeros."""
+        out, total = fused(x, x_residual, weight, epsilon, variance_size)
+        return out, x_residual if torch.equal(total, x_residual) and x_residual.is_contiguous() else total
+
+    return wrong_fused(kept_in_place, inplace=True, functional=form)
+
+
+@fault("the functional form rounds otherwise", "functional")
+def _functional_differs() -> IrOpImpl:
+    """Take the variance in float64: within native's tolerance, and not what the in-place form gives."""
+
+    def form(
+        x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Compute float32 in float64."""
+        if x.dtype != torch.float32:
+            return fused(x, x_residual, weight, epsilon, variance_size)
+        wide = None if weight is None else weight.double()
+        out, total = fused(x.double(), x_residual.double(), wide, epsilon, variance_size)
+        return out.float(), total.float()
+
+    return wrong_fused(kept_in_place, inplace=True, functional=form)
+
+
 @fault("a result is an input, undeclared", "aliasing")
 def _returns_input() -> IrOpImpl:
     """Return the input where nothing has to be done."""
@@ -592,18 +646,12 @@ def test_a_right_provider_passes_what_catches_the_wrong_ones(name: str, manager:
         del weight, epsilon, variance_size
         return x.dtype in {torch.float32, torch.bfloat16, torch.float16} or Unsupported(f"no kernel for {x.dtype}")
 
-    def inplace(x: Tensor, residual: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        """Return results in the activations where they are contiguous."""
-        out, total = fused(x, residual, *rest)
-        if not (x.is_contiguous() and residual.is_contiguous()):
-            return out, total
-        return x.copy_(out), residual.copy_(total)
-
     def rowwise(x: Tensor, *rest: Any) -> Tensor:
         """Normalise row by row, so that no batch matters."""
         return norm(x, *rest)
 
-    manager.add(wrong_norm(rowwise, supports_args=accepts, batch_invariant=True), wrong_fused(inplace, inplace=True))
+    in_place = wrong_fused(kept_in_place, inplace=True, functional=fused)
+    manager.add(wrong_norm(rowwise, supports_args=accepts, batch_invariant=True), in_place)
     report = manager.conformance("wrong", checks=[name])
     assert not report.failed, [each.findings for each in report.failed]
     assert report.count(PASSED) >= 1

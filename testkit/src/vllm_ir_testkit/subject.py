@@ -6,7 +6,7 @@ What is demanded of a result is the checks' business.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.dispatch import judge
@@ -17,7 +17,7 @@ from vllm_ir_testkit.batch import results
 from vllm_ir_testkit.curated import cases_of, unusual_cases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import torch
     from vllm_ir import IrOp, IrOpImpl
@@ -91,6 +91,20 @@ class Subject:
             message = f"op {self.op.name!r} has no maybe_inplace"
             raise TypeError(message)
         return results(self.op.maybe_inplace(*args))
+
+    @property
+    def ways(self) -> Mapping[str, Callable[[Arguments], tuple[Any, ...]]]:
+        """One overload for each function that the implementation has, by name; a functional form is one of its own."""
+        found: dict[str, Callable[[Arguments], tuple[Any, ...]]] = {"default": self.run}
+        return found if self.impl.functional is None else {**found, "maybe_inplace": self.donate}
+
+    @property
+    def forms(self) -> Mapping[str, Callable[..., Any]]:
+        """Each function that the implementation has, by name, so that it writes no input."""
+        copying = replace(self.impl, functional=None).func_impl_fn
+        if self.impl.functional is None:
+            return {"the implementation": copying}
+        return {"the in-place form": copying, "the functional form": self.impl.functional}
 
     def take(self, case: Case) -> Arguments | None:
         """Return the arguments of a case that is legal for the op, or None."""

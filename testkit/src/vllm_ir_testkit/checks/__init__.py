@@ -23,6 +23,7 @@ NAMES: Final = (
     "values",
     "inputs",
     "aliasing",
+    "functional",
     "layout",
     "poison",
     "zero_tokens",

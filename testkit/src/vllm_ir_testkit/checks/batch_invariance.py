@@ -11,7 +11,7 @@ from vllm_ir_testkit.cases import Case
 from vllm_ir_testkit.distance import compare
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from vllm_ir_testkit.notes import Notes
     from vllm_ir_testkit.subject import Subject
@@ -36,21 +36,22 @@ def check(subject: Subject, notes: Notes) -> None:
             case = Case(tokens=tokens, dtype=plain.dtype, hidden=hidden)
             if subject.take(case) is None:
                 continue
-            notes.tried()
-            what = next(variance(subject, case), None)
-            if what is not None:
-                notes.fault(case, what)
+            for name, run in subject.ways.items():
+                notes.tried()
+                what = next(variance(subject, case, run), None)
+                if what is not None:
+                    notes.fault(case, what if name == "default" else f"{name}: {what}")
 
 
-def variance(subject: Subject, case: Case) -> Iterator[str]:
-    """Yield in words where a row depends on its batch."""
+def variance(subject: Subject, case: Case, run: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Iterator[str]:
+    """Yield in words where a row depends on its batch, if it is run in one way."""
     keywords = case.keywords(subject.op)
     inputs, outputs = batch.of_inputs(subject.op, keywords), batch.of_outputs(subject.op, keywords)
-    whole = subject.run(subject.build(case))
+    whole = run(subject.build(case))
     args = subject.build(case)
     for size in (each for each in SIZES if each < case.tokens):
         for start in sorted({0, case.tokens - size, (case.tokens - size) // 3}):
-            part = subject.run(_cut(args, inputs, start, size))
+            part = run(_cut(args, inputs, start, size))
             wanted = _cut(whole, outputs, start, size)
             different = [i for i, (a, b) in enumerate(zip(part, wanted, strict=True)) if compare(a, b).differing]
             if different:

@@ -39,7 +39,8 @@ def check(subject: Subject, notes: Notes) -> None:
     cases = subject.plain()
     for case in cases:
         _attempt(subject, notes, case, "torch.compile", static)
-        _attempt(subject, notes, case, "tracing on fake tensors", _traced)
+        for name, form in subject.forms.items():
+            _attempt(subject, notes, case, f"tracing {name} on fake tensors", partial(_traced, form))
     for case in cases[:1]:
         _attempt(subject, notes, case, "dynamic torch.compile", dynamic)
         _attempt(subject, notes, case, "torch.compile into the kernel", _unwrapped)
@@ -79,17 +80,17 @@ def _unwrapped(subject: Subject, case: Case) -> str | None:
         return _compiled(subject, case, backend="aot_eager", dynamic=False)
 
 
-def _traced(subject: Subject, case: Case) -> str | None:
-    """Trace the implementation on fake tensors, as lowering does; return what is wrong with the graph's result."""
+def _traced(form: Callable[..., Any], subject: Subject, case: Case) -> str | None:
+    """Trace a form of the implementation on fake tensors, as lowering does; return what is wrong with the result."""
     args = subject.build(case)
     positions = [i for i, x in enumerate(args) if isinstance(x, torch.Tensor)]
 
     def implementation(*tensors: Any) -> Any:
-        """Run the implementation on tensors alone; everything else is a constant of the graph."""
+        """Run it on tensors alone; everything else is a constant of the graph."""
         whole = list(args)
         for i, x in zip(positions, tensors, strict=True):
             whole[i] = x
-        return subject.impl.func_impl_fn(*whole)
+        return form(*whole)
 
     graph = make_fx(implementation, tracing_mode="symbolic")(*(args[i] for i in positions))
     fresh = subject.build(case)

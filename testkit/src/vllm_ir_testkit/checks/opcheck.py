@@ -57,8 +57,9 @@ def check(subject: Subject, notes: Notes) -> None:
     mode = CustomOps()
     for case, args in subject.accepted([*subject.plain(), *strided]):
         notes.tried()
-        with contextlib.suppress(Exception), mode:  # the refusal check reports what raises
-            subject.impl.impl_fn(*subject.build(case))
+        for function in filter(None, (subject.impl.impl_fn, subject.impl.functional)):
+            with contextlib.suppress(Exception), mode:  # the refusal check reports what raises
+                function(*subject.build(case))
         if case.plain or case.dtype == "float32":
             _opcheck(notes, f"{case}", subject.op.torch_op, args, {})
     for operator, (args, kwargs) in mode.calls.items():

@@ -34,13 +34,17 @@ def check(subject: Subject, notes: Notes) -> None:
     """Run every accepted call with finite values in poisoned memory, and compare with native's NaNs and with itself."""
     finite = (case for case in subject.legal() if case.fill not in {"nan", "infinite"})
     cases = [case for case in finite if (case.hidden or 0) <= WIDEST]
-    for case, args, outputs in subject.runs(notes, cases):
+    for case, args in subject.accepted(cases):
         wanted = subject.native(args)
-        with poisoned(), contextlib.suppress(Exception):  # the refusal check reports what raises
-            dirty = subject.run(subject.build(case))
-            what = traces(outputs, dirty, wanted)
-            if what is not None:
-                notes.fault(case, what)
+        for name, run in subject.ways.items():
+            with contextlib.suppress(Exception):  # the refusal check reports what raises
+                clean = run(subject.build(case))
+                notes.tried()
+                with poisoned():
+                    dirty = run(subject.build(case))
+                what = traces(clean, dirty, wanted)
+                if what is not None:
+                    notes.fault(case, what if name == "default" else f"{name}: {what}")
 
 
 def traces(clean: Sequence[Tensor], dirty: Sequence[Tensor], wanted: Sequence[Tensor]) -> str | None:
