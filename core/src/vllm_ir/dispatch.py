@@ -27,6 +27,13 @@ class BrokenPredicate(Unsupported):
 
 
 @dataclass(frozen=True, slots=True)
+class GuardingPredicate(BrokenPredicate):
+    """A refusal because the predicate asked for a size that a graph leaves open; the answer would hold for that alone."""
+
+    __bool__ = Unsupported.__bool__
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """One place of an order, and what stands in it.
 
@@ -71,6 +78,8 @@ def read_exception(error: Exception) -> BrokenPredicate:
             f" ({type(error).__name__}); look at trailing sizes, dtypes and strides only"
         )
     text = " ".join(str(error).split())
+    if "GuardError" in type(error).__name__:
+        return GuardingPredicate(text)
     return BrokenPredicate(f"supports_args raised {type(error).__name__}: {text}")
 
 

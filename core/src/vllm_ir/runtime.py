@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from vllm_ir.environment import Environment
+    from vllm_ir.graphs import Records
     from vllm_ir.landscape import Landscape
     from vllm_ir.once import Once
     from vllm_ir.op import IrOp
@@ -80,6 +81,11 @@ class Runtime:
     def wrapping(self) -> Wrapping:
         """Whether tracers see torch ops."""
         return self._state.wrapping
+
+    @property
+    def graphs(self) -> Records:
+        """What became of compiled graphs."""
+        return self._state.graphs
 
     @property
     def counting(self) -> bool:
@@ -215,7 +221,7 @@ class Runtime:
 
     def check(self, op: IrOp, candidates: Sequence[dispatch.Candidate]) -> None:
         """Raise for the first place that a user asked for and that can run nothing here."""
-        orders.check(op, candidates, self.landscape, self.registry)
+        orders.check(op, candidates, self.landscape, self.registry, loading=self.discovery.busy)
 
     def current_wishes(self, op: IrOp) -> tuple[Wish, ...]:
         """Return what the scopes of the current context want."""

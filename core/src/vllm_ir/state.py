@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir import first_use
+from vllm_ir.graphs import Records
 from vllm_ir.landscape import Landscape
 from vllm_ir.once import Once
 from vllm_ir.preferences import Preferences
@@ -26,6 +27,7 @@ class State:
         discovery: all that discovery found.
         wrapping: whether tracers see torch ops.
         counting: the program asked for counts.
+        graphs: what became of compiled graphs.
     """
 
     preferences: Preferences = field(default_factory=Preferences)
@@ -34,3 +36,4 @@ class State:
     discovery: Once[Any] = field(default_factory=Once)
     wrapping: Wrapping = field(default_factory=Wrapping)
     counting: bool = False
+    graphs: Records = field(default_factory=Records)

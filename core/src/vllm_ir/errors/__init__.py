@@ -4,11 +4,13 @@ IrError
 ├── DeclarationError (ValueError)    an author's mistake: BadName, ReservedName, BadSignature, KeywordOnlyParameter,
 │                                    SchemaMismatch, PredicateMismatch, BadValue, UnknownActivation, InplaceOutputs,
 │                                    InplaceNotAllowed, DuplicateOp, DuplicateImplementation, TornDeclaration,
-│                                    RetiredOp, DefinedElsewhere, UnregisteredOp, MissingGenerator, MissingTolerance
+│                                    RetiredOp, DefinedElsewhere, UnregisteredOp, CalledWhileLoading,
+│                                    MissingGenerator, MissingTolerance
 ├── ConfigurationError (ValueError)  a user's mistake: UnknownOp, UnknownProvider, ProviderLacksOp,
 │                                    UnusableProvider, MalformedPriority, MalformedVariable, MalformedSettings;
 │                                    on the command line UnknownVerb, DuplicateVerb, DeniedVerb, UnknownName,
-│                                    MalformedArguments, UnknownArgument, MissingArgument, LoadingStopped
+│                                    MalformedArguments, UnknownArgument, MissingArgument, LoadingStopped;
+│                                    DistributionConflict is the root of what two distributions claim
 ├── SelectionError (RuntimeError)    nothing may run: NoImplementation, RefusedArguments, PredicateFailed
 ├── CallError (TypeError)            a wrong call: WrongArgument, WrongCall
 ├── ProviderError (RuntimeError)     a distribution that did not load, one class a kind of failure; ManifestError is
@@ -42,6 +44,15 @@ from vllm_ir.errors.cli import (
     UnknownName,
     UnknownVerb,
 )
+from vllm_ir.errors.compile import (
+    BadCompileOption,
+    BatchGuard,
+    BrokenPass,
+    EndlessLowering,
+    UnknownCompileOption,
+    UntraceableImplementation,
+    UsedAfterDonation,
+)
 from vllm_ir.errors.configuration import (
     MalformedPriority,
     MalformedSettings,
@@ -55,6 +66,7 @@ from vllm_ir.errors.declaration import (
     BadName,
     BadSignature,
     BadValue,
+    CalledWhileLoading,
     DefinedElsewhere,
     DuplicateImplementation,
     DuplicateOp,
@@ -96,6 +108,7 @@ from vllm_ir.errors.plugins import (
     BadPlatform,
     BrokenImport,
     DeniedByPolicy,
+    DistributionConflict,
     DuplicatePlatform,
     DuplicateProvider,
     MissingAttribute,
@@ -114,6 +127,7 @@ from vllm_ir.errors.selection import (
 )
 
 __all__ = [
+    "BadCompileOption",
     "BadDeclaration",
     "BadEntryPoint",
     "BadHookResult",
@@ -122,19 +136,24 @@ __all__ = [
     "BadPlatform",
     "BadSignature",
     "BadValue",
+    "BatchGuard",
     "BrokenImport",
+    "BrokenPass",
     "BrokenVerb",
     "CallError",
+    "CalledWhileLoading",
     "ConfigurationError",
     "DeclarationError",
     "DefinedElsewhere",
     "DeniedByPolicy",
     "DeniedVerb",
+    "DistributionConflict",
     "DuplicateImplementation",
     "DuplicateOp",
     "DuplicatePlatform",
     "DuplicateProvider",
     "DuplicateVerb",
+    "EndlessLowering",
     "InplaceNotAllowed",
     "InplaceOutputs",
     "InternalError",
@@ -178,13 +197,16 @@ __all__ = [
     "UnknownActivation",
     "UnknownAllowed",
     "UnknownArgument",
+    "UnknownCompileOption",
     "UnknownName",
     "UnknownOp",
     "UnknownProvider",
     "UnknownVerb",
     "UnmarkedHook",
     "UnregisteredOp",
+    "UntraceableImplementation",
     "UnusableProvider",
+    "UsedAfterDonation",
     "WarmUpFailed",
     "WrongArgument",
     "WrongCall",

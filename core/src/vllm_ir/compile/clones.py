@@ -1,0 +1,101 @@
+"""Where an implementation that writes to its activations needs copies of them, so that nothing else is overwritten.
+
+An activation may be written where nobody reads its memory afterwards and the graph owns that memory: it made it, or the
+caller donated it. Everything else gets a copy, and only there: none is put in to be taken out again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm_ir.compile import torch_version
+from vllm_ir.compile.graph import tensors_of, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from torch import fx
+
+    from vllm_ir.compile.aliases import Aliases
+
+
+def needing_copies(
+    node: fx.Node, args: Sequence[Any], activations: Sequence[int], donated: Collection[int], aliases: Aliases
+) -> list[int]:
+    """Return the positions of the activations that must not be written where they lie.
+
+    Args:
+        node: the op's call.
+        args: its arguments by position, nodes among them.
+        activations: positions of what the implementation writes.
+        donated: positions of what the caller of the graph donated to this call.
+        aliases: the memory of the graph.
+    """
+    return [
+        index for index in activations if _is_tensor(args[index]) and not _writable(node, args, index, donated, aliases)
+    ]
+
+
+def copy_argument(graph: fx.Graph, node: fx.Node, argument: fx.Node) -> fx.Node:
+    """Put a contiguous copy of an argument before a call and return it.
+
+    Contiguous, since an implementation returns what it wrote to, and results are contiguous.
+    """
+    import torch
+
+    with graph.inserting_before(node):
+        copy = graph.call_function(
+            torch.ops.aten.clone.default, (argument,), {"memory_format": torch.contiguous_format}
+        )
+    value = value_of(argument)
+    mode = torch_version.fake_mode_of(value)
+    if mode is None:
+        copy.meta["val"] = torch.empty_like(value, memory_format=torch.contiguous_format)
+    else:
+        # Metadata of its own: the source's would say that both share memory.
+        with mode:
+            copy.meta["val"] = value.clone(memory_format=torch.contiguous_format)
+    if "stack_trace" in node.meta:
+        copy.meta["stack_trace"] = node.meta["stack_trace"]
+    return copy
+
+
+def _is_tensor(value: Any) -> bool:
+    """Tell whether an argument is a tensor in the graph."""
+    import torch
+
+    return isinstance(value, torch.fx.Node) and bool(tensors_of(value_of(value)))
+
+
+def _writable(node: fx.Node, args: Sequence[Any], index: int, donated: Collection[int], aliases: Aliases) -> bool:
+    """Tell whether an activation may be written where it lies."""
+    argument = args[index]
+    memory = aliases.roots(argument)
+    if not memory or aliases.used_after(argument, node):
+        return False
+    if aliases.owned_by_caller(argument) and index not in donated:
+        return False
+    others = [value for place, value in enumerate(args) if place != index]
+    return not any(memory & aliases.roots(other) for other in _nodes(others)) and not _repeats(argument)
+
+
+def _nodes(values: Sequence[Any]) -> list[fx.Node]:
+    """Return the nodes among arguments, also in lists."""
+    import torch
+
+    found: list[fx.Node] = []
+    for value in values:
+        if isinstance(value, torch.fx.Node):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(_nodes(value))
+    return found
+
+
+def _repeats(node: fx.Node) -> bool:
+    """Tell whether an element of a tensor lies in memory more than once, as in an expanded one."""
+    return any(
+        stride == 0 and size != 1
+        for tensor in tensors_of(value_of(node))
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )

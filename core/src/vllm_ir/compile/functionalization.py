@@ -1,0 +1,150 @@
+"""Before AOTAutograd: calls that donate become functional ones, and what they donate is noted down and checked.
+
+AOTAutograd would wrap a call that may write to its inputs so that nothing sees into it any more. Which arguments lie in
+memory that the caller gave is decided here, on the program as it was written: later a copy that the program made may
+have been taken for superfluous, and the argument would look like the caller's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_ir.compile.graph import arguments_of, calls_of, source_of, storages, tensors_of, value_of
+from vllm_ir.errors import UsedAfterDonation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import fx
+
+    from vllm_ir.op import IrOp
+
+NOTE: Final = "vllm_ir"
+"""The key of a node's donations in its custom metadata, which AOTAutograd hands on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Donation:
+    """What one call donates.
+
+    Attributes:
+        op: the op's name.
+        inputs: positions of the donated activations that lie in memory which the caller of the graph gave.
+        donated: positions of all donated activations.
+    """
+
+    op: str
+    inputs: tuple[int, ...]
+    donated: tuple[int, ...]
+
+
+def functionalize(graph: fx.Graph, ops: Mapping[str, IrOp]) -> list[Donation | None]:
+    """Let every donating call be a functional one, and return what each call of an op donates, in the graph's order.
+
+    Args:
+        graph: as Dynamo made it.
+        ops: by name.
+
+    Raises:
+        UsedAfterDonation: a donated tensor is read after the call, itself or through a view.
+    """
+    calls = calls_of(ops)
+    found: list[Donation | None] = []
+    given: frozenset[int] = frozenset()
+    reads: dict[int, tuple[int, fx.Node]] = {}
+    for place, node in enumerate(graph.nodes):
+        if node.op != "call_function" or node.target not in calls:
+            continue
+        op, donates = calls[node.target]
+        if not donates:
+            found.append(None)
+            continue
+        if not reads:
+            given, reads = _given(graph), _last_reads(graph)
+        donation = _donation(node, op, given)
+        _check(node, place, op, reads)
+        node.target = op.torch_op
+        # A copy of the dictionary: AOTAutograd and Dynamo share it between nodes.
+        node.meta["custom"] = {**(node.meta.get("custom") or {}), NOTE: (op.name, donation.inputs)}
+        found.append(donation)
+    return found
+
+
+def donated_inputs(node: fx.Node, op: IrOp) -> tuple[int, ...]:
+    """Return the positions of the activations of a call that the caller of the graph donated, itself or as a view."""
+    note = (node.meta.get("custom") or {}).get(NOTE)
+    # Metadata spreads to what AOTAutograd makes of a node, so the op is part of the note.
+    return tuple(note[1]) if note is not None and note[0] == op.name else ()
+
+
+def _given(graph: fx.Graph) -> frozenset[int]:
+    """Return the memory that the graph is given and may give away: parameters are never donated."""
+    import torch
+
+    memory: set[int] = set()
+    kept: set[int] = set()
+    for node in graph.nodes:
+        if node.op not in ("placeholder", "get_attr"):
+            continue
+        for tensor in tensors_of(value_of(node)):
+            lasting = node.op == "get_attr" or isinstance(tensor, torch.nn.Parameter)
+            (kept if lasting else memory).update(storages(tensor))
+    return frozenset(memory - kept)
+
+
+def _donation(node: fx.Node, op: IrOp, given: frozenset[int]) -> Donation:
+    """Return what a call donates."""
+    args = arguments_of(node, op)
+    donated: list[int] = []
+    inputs: list[int] = []
+    for index in op.activation_indices:
+        memory = _memory(args[index])
+        if not memory:
+            continue
+        donated.append(index)
+        if memory <= given:
+            inputs.append(index)
+    return Donation(op.name, tuple(inputs), tuple(donated))
+
+
+def _memory(value: Any) -> frozenset[int]:
+    """Return the memory of an argument: of a node, or of a list of them."""
+    import torch
+
+    if isinstance(value, torch.fx.Node):
+        return frozenset(s for tensor in tensors_of(value_of(value)) for s in storages(tensor))
+    if isinstance(value, (list, tuple)):
+        return frozenset(s for item in value for s in _memory(item))
+    return frozenset()
+
+
+def _last_reads(graph: fx.Graph) -> dict[int, tuple[int, fx.Node]]:
+    """Return where each piece of memory is last read, by the node's place in the graph."""
+    found: dict[int, tuple[int, fx.Node]] = {}
+    for place, node in enumerate(graph.nodes):
+        for source in node.all_input_nodes:
+            for memory in _memory(source):
+                found[memory] = (place, node)
+    return found
+
+
+def _check(node: fx.Node, place: int, op: IrOp, reads: Mapping[int, tuple[int, fx.Node]]) -> None:
+    """Raise if what a call donates is read behind it."""
+    import torch
+
+    args = arguments_of(node, op)
+    for index in op.activation_indices:
+        for memory in _memory(args[index]):
+            last, user = reads[memory]
+            if last <= place:
+                continue
+            argument = args[index]
+            raise UsedAfterDonation(
+                op=op.name,
+                argument=op.declaration.signature.names[index],
+                node=argument.name if isinstance(argument, torch.fx.Node) else str(argument),
+                user="the graph's output" if user.op == "output" else user.name,
+                where=source_of(node),
+                used=source_of(user),
+            )

@@ -1,0 +1,93 @@
+"""What passes ask of a graph's nodes: which is an op's call, what its result is like, and where a user wrote it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm_ir.compile import torch_version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+    from torch import fx
+
+    from vllm_ir.op import IrOp
+
+
+def value_of(node: fx.Node) -> Any:
+    """Return a node's fake result, None where nothing is known of it.
+
+    Graphs call it "example_value" before AOTAutograd and "val" behind it.
+    """
+    return node.meta.get("val", node.meta.get("example_value"))
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in a node's result."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for item in value for tensor in tensors_of(item)]
+    return []
+
+
+def storages(tensor: torch.Tensor) -> frozenset[int]:
+    """Return the identity of a tensor's memory; empty for one that has none of its own, such as a sparse one."""
+    found = torch_version.storage_of(tensor)
+    return frozenset() if found is None else frozenset({found})
+
+
+def calls_of(ops: Mapping[str, IrOp]) -> dict[object, tuple[IrOp, bool]]:
+    """Return what graphs call for each op, and whether that donates the activations."""
+    found: dict[object, tuple[IrOp, bool]] = {}
+    for op in ops.values():
+        found[op.torch_op] = (op, False)
+        # Graphs before AOTAutograd hold the op without its overload.
+        found[op.torch_op.overloadpacket] = (op, False)
+        inplace = getattr(op, "maybe_inplace", None)
+        if inplace is not None:
+            found[inplace.torch_op] = (op, True)
+    return found
+
+
+def arguments_of(node: fx.Node, op: IrOp) -> tuple[Any, ...]:
+    """Return all arguments of an op's call by position, nodes among them, defaults filled in.
+
+    Raises:
+        WrongCall: they do not fit the op's signature.
+    """
+    return op.bind(node.args, node.kwargs)
+
+
+def fake_arguments(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return arguments with the fake result in place of each node."""
+    import torch
+
+    # A map over immutable lists would make them lists of fx's own, which schemas do not take.
+    def convert(value: Any) -> Any:
+        """Return one argument."""
+        if isinstance(value, torch.fx.Node):
+            return value_of(value)
+        if isinstance(value, (list, tuple)):
+            return [convert(item) for item in value]
+        return value
+
+    return tuple(convert(value) for value in args)
+
+
+def source_of(node: fx.Node) -> str:
+    """Return the user's line that a node comes from, as "file:line, in function: code"; empty where it is not known."""
+    lines = [line.strip() for line in str(node.meta.get("stack_trace") or "").splitlines() if line.strip()]
+    for index in range(len(lines) - 1, -1, -1):
+        line = lines[index]
+        if not line.startswith("File "):
+            continue
+        file, _, rest = line[5:].partition(", line ")
+        number, _, function = rest.partition(", in ")
+        code = lines[index + 1] if index + 1 < len(lines) else ""
+        inside = file.strip('"')
+        return f"{inside}:{number}, in {function}" + (f": {code}" if code else "")
+    return ""

@@ -1,0 +1,142 @@
+"""Who runs a call in a graph: the same predicate as in eager calls, asked on fake arguments and not about batches."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from vllm_ir import dispatch, runtime
+from vllm_ir.compile import torch_version
+from vllm_ir.compile.graph import tensors_of
+from vllm_ir.compile.tracing import describe
+from vllm_ir.dispatch import BrokenPredicate, GuardingPredicate
+from vllm_ir.errors import (
+    BatchGuard,
+    NoImplementation,
+    PredicateFailed,
+    RefusedArguments,
+    UntraceableImplementation,
+)
+from vllm_ir.log import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from vllm_ir.compile.plan import Plan
+    from vllm_ir.dispatch import Candidate
+    from vllm_ir.implementation import IrOpImpl
+    from vllm_ir.op import IrOp
+    from vllm_ir.verdict import Unsupported
+
+
+class Judge:
+    """Selects for the calls of one graph and remembers every refusal.
+
+    Args:
+        plan: the candidates.
+
+    Attributes:
+        refusals: op, provider, reason, and how many calls.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._asked: dict[object, Unsupported | None] = {}
+        self._untraceable: dict[IrOpImpl, str] = {}
+        self.refusals: dict[tuple[str, str, str], int] = {}
+
+    def select(self, op: IrOp, args: Sequence[Any], *, without: Collection[IrOpImpl], where: str) -> IrOpImpl:
+        """Return the first candidate that takes a call.
+
+        Args:
+            op: the op.
+            args: fake arguments by position.
+            without: candidates that were found out not to do.
+            where: the user's line, for errors.
+
+        Raises:
+            NoImplementation: every candidate refuses.
+            RefusedArguments, PredicateFailed: strict, and a refusal would fall back.
+            BatchGuard: a predicate asks for a size that changes from call to call.
+        """
+        refusals: list[tuple[str, str]] = []
+        for candidate in self._plan.orders[op.name]:
+            impl, refusal = candidate.impl, candidate.refusal
+            if impl is None or refusal is not None:
+                refusals.append((candidate.entry.provider, str(refusal)))
+                continue
+            if impl in without:
+                refusals.append((impl.provider, self._untraceable[impl]))
+                continue
+            refusal = self._judge(op, impl, args, where)
+            if refusal is None:
+                return impl
+            self._refused(op, candidate, refusal)
+            refusals.append((impl.provider, refusal.reason))
+        raise NoImplementation(op=op.name, refusals=refusals, batch_invariant=self._plan.batch_invariant)
+
+    def untraceable(self, op: IrOp, impl: IrOpImpl, error: Exception, where: str) -> None:
+        """Take in that an implementation raised on fake tensors; one that a user named must run.
+
+        Raises:
+            UntraceableImplementation: a user named it, or it is the last resort.
+        """
+        cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        entry = next(c.entry for c in self._plan.orders[op.name] if c.impl is impl)
+        if entry.required or self._plan.strict or impl.provider == "native":
+            raise UntraceableImplementation(op=op.name, provider=impl.provider, cause=cause, where=where) from error
+        reason = f"it cannot be put into a graph: {cause}"
+        self._untraceable[impl] = reason
+        self._count(op.name, impl.provider, reason)
+        self._warn(op.name, impl.provider, reason)
+
+    def _judge(self, op: IrOp, impl: IrOpImpl, args: Sequence[Any], where: str) -> Unsupported | None:
+        """Return why an implementation refuses a call; the same kind of arguments is asked about once."""
+        key = (impl, *map(describe, args))
+        if key in self._asked:
+            return self._asked[key]
+        shape_env = next((torch_version.shape_env_of(t) for t in tensors_of(tuple(args))), None)
+        with torch_version.no_new_guards(shape_env):
+            refusal = dispatch.judge(impl, args)
+        if isinstance(refusal, GuardingPredicate):
+            if _asks_for_batch(refusal.reason, args):
+                raise BatchGuard(op=op.name, provider=impl.provider, guard=refusal.reason, where=where)
+            refusal = BrokenPredicate(
+                f"supports_args needs a trailing size that this graph leaves open ({refusal.reason}); mark it static"
+            )
+        self._asked[key] = refusal
+        return refusal
+
+    def _refused(self, op: IrOp, candidate: Candidate, refusal: Unsupported) -> None:
+        """Record a refusal, and raise or warn where somebody counted on the candidate."""
+        provider, reason = candidate.entry.provider, refusal.reason
+        broken = isinstance(refusal, BrokenPredicate)
+        if self._plan.strict and broken:
+            raise PredicateFailed(op=op.name, provider=provider, reason=reason)
+        if self._plan.strict and candidate.entry.required:
+            raise RefusedArguments(op=op.name, provider=provider, reason=reason, layer=candidate.entry.source)
+        self._count(op.name, provider, reason)
+        logger.debug("graph: %s refuses %s: %s", provider, op.name, reason)
+        if broken or candidate.entry.required:
+            self._warn(op.name, provider, reason)
+
+    def _count(self, op: str, provider: str, reason: str) -> None:
+        """Count one refusal."""
+        key = (op, provider, reason)
+        self.refusals[key] = self.refusals.get(key, 0) + 1
+
+    def _warn(self, op: str, provider: str, reason: str) -> None:
+        """Warn the first time in this process that a provider gives a reason in a graph."""
+        message = f"op {op}: provider {provider} refuses in a graph: {reason}. The next one takes the call."
+        runtime.current().board(self._plan.ops[op]).ledger.warn_once(provider, reason, message)
+
+
+def _asks_for_batch(text: str, args: Sequence[Any]) -> bool:
+    """Tell whether a guard is about a leading size of an argument."""
+    leading: set[str] = set()
+    trailing: set[str] = set()
+    for tensor in tensors_of(tuple(args)):
+        for place, size in enumerate(tensor.shape):
+            symbols = torch_version.symbols_of(size)
+            (trailing if place == tensor.dim() - 1 else leading).update(symbols)
+    return bool(set(re.findall(r"[A-Za-z_]\w*", text)) & (leading - trailing))

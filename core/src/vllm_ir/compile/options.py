@@ -1,0 +1,119 @@
+"""What a user asks of one compilation, read from keywords or from the `options` of torch.compile, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_ir.compile import torch_version
+from vllm_ir.compile.passes.base import GraphPass
+from vllm_ir.errors import BadCompileOption, UnknownCompileOption
+from vllm_ir.priority import Layer, Wish, read_providers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OWN: Final = ("priority", "passes", "lower_to", "exact")
+"""Options of this backend; all others are Inductor's."""
+
+INDUCTOR: Final = "inductor"
+"""What graphs are lowered to unless something else is asked for."""
+
+LowerTo = Callable[[Any, "Sequence[Any]"], Callable[..., Any]]
+"""Takes a graph module with the ops in it and its fake inputs; returns what runs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """What a user asks of one compilation.
+
+    Attributes:
+        priority: provider names in order by op, before every other layer.
+        passes: run on the graph with the ops in it.
+        lower_to: "inductor", or a function that takes a graph module with the ops in it and its inputs.
+        exact: keep the bfloat16 and float16 roundings of the native functions.
+        mode: one of torch.compile's modes, for Inductor.
+        inductor: Inductor's own options.
+
+    Raises:
+        BadCompileOption: a value cannot be what it is.
+    """
+
+    priority: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    passes: tuple[GraphPass, ...] = ()
+    lower_to: str | LowerTo = INDUCTOR
+    exact: bool = False
+    mode: str | None = None
+    inductor: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        for each in self.passes:
+            if not isinstance(each, GraphPass):
+                raise BadCompileOption(option="passes", got=f"a sequence with {each!r}", wanted="GraphPass objects")
+        if self.lower_to != INDUCTOR and not callable(self.lower_to):
+            raise BadCompileOption(option="lower_to", got=repr(self.lower_to), wanted="'inductor' or a function")
+        if not isinstance(self.exact, bool):
+            raise BadCompileOption(option="exact", got=repr(self.exact), wanted="a bool")
+        if self.lower_to != INDUCTOR and (self.mode or self.inductor):
+            given = ", ".join([*(["mode"] if self.mode else []), *self.inductor])
+            raise BadCompileOption(
+                option="lower_to", got=f"given with {given}", wanted="no option of Inductor beside it"
+            )
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any] | None = None, mode: str | None = None) -> CompileOptions:
+        """Return what `torch.compile(..., options=..., mode=...)` was given.
+
+        Raises:
+            UnknownCompileOption: neither this backend nor Inductor knows an option.
+            BadCompileOption: an option cannot have that value.
+            MalformedPriority: a list of providers cannot be read.
+        """
+        given = dict(options or {})
+        own = {name: given.pop(name) for name in OWN if name in given}
+        for name in given:
+            if not torch_version.is_inductor_option(name):
+                raise UnknownCompileOption(option=name, known=OWN)
+        return cls(
+            priority=read_priority(own.get("priority")),
+            passes=_read_passes(own.get("passes", ())),
+            lower_to=own.get("lower_to", INDUCTOR),
+            exact=own.get("exact", False),
+            mode=None if mode == "default" else mode,
+            inductor=given,
+        )
+
+    def wishes(self) -> dict[str, Wish]:
+        """Return the priority as a layer of its own, by op."""
+        return {
+            op: Wish(Layer.SET_PRIORITY, names, source="compile(priority=...)") for op, names in self.priority.items()
+        }
+
+
+def read_priority(value: Any) -> dict[str, tuple[str, ...]]:
+    """Return provider names by op, from a mapping of lists or texts or from an `IrOpPriorityConfig`.
+
+    Raises:
+        BadCompileOption: it is neither.
+        MalformedPriority: a list of providers cannot be read.
+    """
+    if value is None:
+        return {}
+    try:
+        items = dict(value).items()
+    except (TypeError, ValueError):
+        wanted = "a mapping of op names to provider names"
+        raise BadCompileOption(option="priority", got=repr(value), wanted=wanted) from None
+    return {str(op): tuple(read_providers(names, "compile(priority=...)")) for op, names in items}
+
+
+def _read_passes(value: Any) -> tuple[GraphPass, ...]:
+    """Return passes given one by one or in a sequence."""
+    if isinstance(value, GraphPass):
+        return (value,)
+    try:
+        return tuple(value)
+    except TypeError:
+        raise BadCompileOption(option="passes", got=repr(value), wanted="a sequence of GraphPass objects") from None

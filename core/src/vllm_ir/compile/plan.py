@@ -1,0 +1,106 @@
+"""What one compilation goes by: orders, implementations, passes and switches, read once in the context that compiles.
+
+Everything behind it works on the plan and never asks the runtime, since Inductor may compile a backward graph later and
+in another thread. Its digest is what caches tell graphs apart by.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from vllm_ir import fingerprint, runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from vllm_ir.compile.passes.base import GraphPass
+    from vllm_ir.dispatch import Candidate
+    from vllm_ir.op import IrOp
+    from vllm_ir.priority import Wish
+
+FORMAT = "1"
+"""Raised whenever a graph is lowered in another way than before, so that caches forget what they hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one compilation goes by.
+
+    Attributes:
+        ops: by name.
+        orders: each op's candidates in order, for a graph that is compiled, open scopes included.
+        passes: run in this order on the graph with the ops in it.
+        batch_invariant: only batch-invariant implementations were admitted.
+        strict: raise where a refusal would fall back.
+        exact: keep the roundings of the native functions.
+        digest: changes with everything that a compiled graph depends on; 64 hexadecimal digits.
+    """
+
+    ops: Mapping[str, IrOp]
+    orders: Mapping[str, tuple[Candidate, ...]]
+    passes: tuple[GraphPass, ...] = ()
+    batch_invariant: bool = False
+    strict: bool = False
+    exact: bool = False
+    digest: str = field(default="", compare=False)
+
+    @classmethod
+    def take(
+        cls, *, passes: Iterable[GraphPass] = (), exact: bool = False, extra: Mapping[str, Wish] | None = None
+    ) -> Plan:
+        """Return the plan that holds in the current context.
+
+        Args:
+            passes: on the graph with the ops in it.
+            exact: keep the roundings of the native functions.
+            extra: by op, what goes before everything else.
+
+        Raises:
+            ConfigurationError: a layer names what does not exist or cannot run.
+        """
+        state = runtime.current()
+        state.load()
+        with state.lock:
+            state.check_names()
+            ops = {op.name: op for op in state.registry}
+            orders: dict[str, tuple[Candidate, ...]] = {}
+            for op in ops.values():
+                wishes = state.current_wishes(op)
+                if extra is not None and op.name in extra:
+                    wishes = (*wishes, extra[op.name])
+                orders[op.name] = state.candidates(op, wishes, compiling=True)
+                state.check(op, orders[op.name])
+            told = state.environment
+        plan = cls(
+            ops=ops,
+            orders=orders,
+            passes=tuple(passes),
+            batch_invariant=told.batch_invariant,
+            strict=told.strict,
+            exact=exact,
+        )
+        object.__setattr__(plan, "digest", plan._digest(fingerprint.device_architecture(state.platform)))
+        return plan
+
+    def _digest(self, architecture: str) -> str:
+        """Return the digest of everything that a compiled graph depends on."""
+        lines = [
+            FORMAT,
+            fingerprint.distribution_digest("vllm-ir"),
+            architecture,
+            f"batch_invariant={self.batch_invariant} strict={self.strict} exact={self.exact}",
+            *(each.key() for each in self.passes),
+        ]
+        for name in sorted(self.ops):
+            op = self.ops[name]
+            lines.append(f"{name}{op.declaration.schema} {fingerprint.native_digest(op)}")
+            for candidate in self.orders[name]:
+                if candidate.impl is None or candidate.refusal is not None:
+                    continue
+                digest = fingerprint.implementation_digest(candidate.impl)
+                lines.append(f"  {candidate.entry.provider} required={candidate.entry.required} {digest}")
+                if candidate.unconditional:
+                    break
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,0 +1,203 @@
+"""An implementation as a graph: run once on fake tensors for each kind of arguments, and copied into the graph.
+
+Tracing costs milliseconds and a model calls an op in every layer with the same kind of arguments, so what was traced is
+kept, but for one graph only: symbolic sizes mean nothing outside of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vllm_ir.compile import torch_version
+from vllm_ir.compile.graph import value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import fx
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """An implementation as a graph.
+
+    Attributes:
+        module: its graph, whose placeholders stand for the arguments that are tensors or symbolic numbers, in order.
+        several: whether it returns several results.
+    """
+
+    module: fx.GraphModule
+    several: bool
+
+
+def describe(value: Any) -> object:
+    """Return what tracing may depend on in an argument; equal for arguments that one trace serves."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        sizes = (tuple(map(str, value.shape)), tuple(map(str, value.stride())), str(value.storage_offset()))
+        return ("tensor", *sizes, value.dtype, value.device, value.layout, type(value).__name__)
+    if isinstance(value, (list, tuple)):
+        return tuple(describe(item) for item in value)
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return ("symbol", str(value))
+    return (type(value).__name__, value)
+
+
+def sharing(args: Sequence[Any]) -> tuple[object, ...]:
+    """Return which arguments share memory with which, as a trace may depend on it."""
+    import torch
+
+    seen: dict[int, int] = {}
+    found = [torch_version.storage_of(value) for value in _leaves(args) if isinstance(value, torch.Tensor)]
+    return tuple(None if storage is None else seen.setdefault(storage, len(seen)) for storage in found)
+
+
+def trace(function: Callable[..., Any], args: Sequence[Any], table: Mapping[Any, Callable[..., Any]]) -> Traced:
+    """Return an implementation as a graph of torch's own ops.
+
+    Args:
+        function: takes the op's arguments by position.
+        args: fake tensors and numbers.
+        table: what to take apart while tracing.
+
+    Raises:
+        Exception: whatever the function raises on fake tensors.
+    """
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    leaves = [value for value in _leaves(args) if _is_symbolic(value)]
+    tensors = [value for value in leaves if isinstance(value, torch.Tensor)]
+    mode = next((m for m in map(torch_version.fake_mode_of, tensors) if m is not None), None)
+    several = False
+
+    def run(*given: Any) -> Any:
+        """Run the implementation on what stands for the tensors."""
+        nonlocal several
+        supply = iter(given)
+        result = function(*(_fill(value, supply) for value in args))
+        several = isinstance(result, (tuple, list))
+        return result
+
+    with mode or contextlib.nullcontext(), torch.no_grad():
+        module = make_fx(run, decomposition_table=dict(table))(*leaves)
+    return Traced(module, several)
+
+
+def splice(graph: fx.Graph, node: fx.Node, traced: Traced, args: Sequence[Any]) -> tuple[list[fx.Node], list[Any]]:
+    """Copy a trace into a graph before a node.
+
+    Args:
+        graph: where it goes.
+        node: what it stands for.
+        traced: the implementation.
+        args: the op's arguments, nodes among them.
+
+    Returns:
+        the nodes that were added in order, and the results.
+    """
+    inputs = [value for value in _leaves(args) if _is_symbolic(value)]
+    supply = iter(inputs)
+    known = _sizes(graph)
+    made: dict[fx.Node, Any] = {}
+    added: list[fx.Node] = []
+    result: Any = None
+    with graph.inserting_before(node):
+        for inner in traced.module.graph.nodes:
+            if inner.op == "placeholder":
+                made[inner] = next(supply)
+            elif inner.op == "output":
+                result = _map(inner.args[0], made)
+            elif inner.op == "get_attr":
+                made[inner] = _constant(graph, traced.module, inner)
+                added.append(made[inner])
+            elif (size := known.get(_symbol(value_of(inner)))) is not None and _reads_size(inner):
+                made[inner] = size
+            else:
+                new = graph.node_copy(inner, lambda found: made[found])
+                for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "original_aten"):
+                    if key in node.meta:
+                        new.meta[key] = node.meta[key]
+                made[inner] = new
+                added.append(new)
+    return added, list(result) if traced.several else [result]
+
+
+def _map(value: Any, made: Mapping[fx.Node, Any]) -> Any:
+    """Return a trace's result with the graph's own nodes in it."""
+    import torch
+
+    if isinstance(value, torch.fx.Node):
+        return made[value]
+    if isinstance(value, (list, tuple)):
+        return [_map(item, made) for item in value]
+    return value
+
+
+def results_of(node: fx.Node, results: Sequence[Any]) -> list[tuple[fx.Node, Any]]:
+    """Return each node that reads a result of an op's call, or the call itself, with the result that it reads."""
+    if not isinstance(value_of(node), (tuple, list)):
+        return [(node, results[0])]
+    return [(user, results[int(user.args[1])]) for user in node.users if user.target is operator.getitem]  # type: ignore[arg-type]
+
+
+def _leaves(args: Sequence[Any]) -> list[Any]:
+    """Return arguments with lists of them flattened."""
+    found: list[Any] = []
+    for value in args:
+        found.extend(_leaves(value) if isinstance(value, (list, tuple)) else (value,))
+    return found
+
+
+def _is_symbolic(value: Any) -> bool:
+    """Tell whether a trace takes a value as an input; all others are part of it."""
+    import torch
+
+    return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.fx.Node))
+
+
+def _fill(value: Any, supply: Any) -> Any:
+    """Return an argument with the next inputs in the place of what is symbolic."""
+    if isinstance(value, (list, tuple)):
+        return [_fill(item, supply) for item in value]
+    return next(supply) if _is_symbolic(value) else value
+
+
+def _symbol(value: Any) -> str | None:
+    """Return the expression of a symbolic whole number."""
+    import torch
+
+    return str(value.node.expr) if isinstance(value, torch.SymInt) else None
+
+
+def _reads_size(node: fx.Node) -> bool:
+    """Tell whether a node only reads a size of a tensor."""
+    import torch
+
+    return node.target in (torch.ops.aten.sym_size.int, torch.ops.aten.sym_stride.int)
+
+
+def _sizes(graph: fx.Graph) -> dict[str | None, fx.Node]:
+    """Return the graph's inputs that are sizes, by expression: Inductor knows those and need not read them off."""
+    return {
+        symbol: node
+        for node in graph.nodes
+        if node.op == "placeholder" and (symbol := _symbol(value_of(node))) is not None
+    }
+
+
+def _constant(graph: fx.Graph, module: fx.GraphModule, node: fx.Node) -> fx.Node:
+    """Return a node for a tensor that the implementation made while it was traced."""
+    value = getattr(module, str(node.target))
+    owner = graph.owning_module
+    name, number = "_vllm_ir_constant", 0
+    while hasattr(owner, f"{name}{number}"):
+        number += 1
+    setattr(owner, f"{name}{number}", value)
+    new = graph.get_attr(f"{name}{number}")
+    new.meta.update(node.meta)
+    return new
