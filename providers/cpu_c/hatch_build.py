@@ -110,8 +110,9 @@ def build(root: Path, target: Path) -> None:
         commands, objects = [], []
         for name, flags in sources.items():
             made = str(Path(scratch, name).with_suffix(".o"))
+            folders = ["-I", str(root / "csrc"), "-I", str(headers)]
             source = str(root / "csrc" / name)
-            commands.append([*compiler, *FLAGS, *flags, *extra, "-I", str(headers), "-c", source, "-o", made])
+            commands.append([*compiler, *FLAGS, *flags, *extra, *folders, "-c", source, "-o", made])
             objects.append(made)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(run, commands))

@@ -8,7 +8,7 @@
 #include <Python.h>
 
 #include "abi.h"
-#include "dlpack_abi.h"
+#include "python/dlpack_abi.h"
 
 namespace {
 

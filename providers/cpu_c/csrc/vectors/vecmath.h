@@ -5,7 +5,7 @@
 // order here; another function that is as accurate, or more so, would differ where 1 + erf or 1 + tanh cancels.
 #pragma once
 
-#include "vec.h"
+#include "vectors/vec.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 
 #include <dlfcn.h>
 
-#include "connection.h"
+#include "python/connection.h"
 
 namespace {
 

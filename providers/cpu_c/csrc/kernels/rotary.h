@@ -1,0 +1,78 @@
+// rotary_embedding over a range of heads.
+#pragma once
+
+#include "abi.h"
+#include "kernels/rows.h"
+#include "table.h"
+
+namespace {
+
+// Every product is rounded to x's dtype, then the sum; cosines and sines are taken in x's dtype.
+template <class V, class T>
+inline void turn(typename V::F* a, typename V::F* b, typename V::F cos, typename V::F sin, const T* x) {
+  const auto first = V::rounded(*a * cos, x) - V::rounded(*b * sin, x);
+  *b = V::rounded(*b * cos, x) + V::rounded(*a * sin, x);
+  *a = first;
+}
+
+template <class T, class C>
+void turn_head(const vllm_ir_rotary& call, const T* x, T* out, const C* cos) {
+  const int64_t half = call.rotary_dim / 2;
+  const C* sin = cos + half;
+  if (call.neox) {
+    each<Wide>(0, half, [&](auto v, int64_t i) {
+      using V = decltype(v);
+      auto a = V::load(x + i), b = V::load(x + half + i);
+      turn<V>(&a, &b, V::rounded(V::load(cos + i), x), V::rounded(V::load(sin + i), x), x);
+      V::store(out + i, a);
+      V::store(out + half + i, b);
+    });
+  } else {
+    each<Wide>(0, half, [&](auto v, int64_t i) {
+      using V = decltype(v);
+      typename V::F a, b;
+      V::load_pairs(x + 2 * i, &a, &b);
+      turn<V>(&a, &b, V::rounded(V::load(cos + i), x), V::rounded(V::load(sin + i), x), x);
+      V::store_pairs(out + 2 * i, a, b);
+    });
+  }
+  if (out != x && call.rotary_dim < call.head_size) {
+    __builtin_memcpy(out + call.rotary_dim, x + call.rotary_dim, (call.head_size - call.rotary_dim) * sizeof(T));
+  }
+}
+
+template <class T, class C>
+void rotary_rows(const vllm_ir_rotary& call, Range range) {
+  RowWalk<const T> x(call.x, range.begin);
+  T* out = static_cast<T*>(call.out) + range.begin * call.head_size;
+  const int64_t heads = range.total / call.tokens;
+  int64_t token = range.begin / heads;
+  int64_t head = range.begin % heads;
+  for (int64_t r = range.begin; r < range.end; ++r, out += call.head_size, x.next()) {
+    const int64_t position = position_of(call, token);
+    turn_head<T, C>(call, x.row(), out, static_cast<const C*>(call.cache) + position * call.cache_stride);
+    if (++head == heads) {
+      head = 0;
+      ++token;
+    }
+  }
+}
+
+template <class T>
+void rotary_of(const vllm_ir_rotary& call, Range range) {
+  call.cache_dtype == VLLM_IR_F32 ? rotary_rows<T, float>(call, range) : rotary_rows<T, T>(call, range);
+}
+
+void rotary(const void* call, Range range) {
+  const vllm_ir_rotary& c = *static_cast<const vllm_ir_rotary*>(call);
+  switch (c.dtype) {
+    case VLLM_IR_F32:
+      return rotary_of<float>(c, range);
+    case VLLM_IR_BF16:
+      return rotary_of<Bf16>(c, range);
+    default:
+      return rotary_of<F16>(c, range);
+  }
+}
+
+}  // namespace
