@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir import first_use as _first_use
+from vllm_ir import inlining as _inlining
 
 if TYPE_CHECKING:
     from vllm_ir import errors, ops
@@ -92,4 +93,11 @@ def _discover() -> None:
     import_module("vllm_ir.plugins").load_providers()
 
 
+def _inliner() -> _inlining.Inliner:
+    """Return what answers a graph that plain torch.compile makes; brought in by the first that asks."""
+    found: _inlining.Inliner = import_module("vllm_ir.compile.plain")
+    return found
+
+
 _first_use.prepare(_discover)
+_inlining.prepare(_inliner)

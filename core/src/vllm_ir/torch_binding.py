@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from vllm_ir import inlining
 from vllm_ir.errors import DefinedElsewhere, RetiredOp
 from vllm_ir.generation import make_function
 from vllm_ir.gradient import make_backward, save_inputs
@@ -82,7 +83,7 @@ def bind(
     """
     import torch
 
-    slots = {"kernel": kernel, "fake": fake, "native": declaration.native}
+    slots = {"kernel": kernel, "fake": _noticed(fake), "native": declaration.native}
     if retired is not None:
         old = retired.declaration
         if (old.schema, old.inplace_schema) != (declaration.schema, declaration.inplace_schema):
@@ -106,6 +107,7 @@ def bind(
         torch.library.register_fake(qualified, _through(slots, "fake", declaration), lib=library)
         native = _through(slots, "native", declaration)
         _bind_gradients(library, declaration.name, native)
+        _bind_tracing(library, declaration.name)
         default = getattr(getattr(torch.ops, space), declaration.name).default
         inplace = _bind_inplace(library, declaration, slots, default) if declaration.allow_inplace else None
     except BaseException:
@@ -143,6 +145,41 @@ def _bind_gradients(library: torch.library.Library, name: str, native: Callable[
         return catch.kernel(keys, *args, **kwargs)
 
     library.impl(name, differentiate, "Autograd", with_keyset=True)
+
+
+def _noticed(fake: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what runs on fake tensors, with a word to whoever inlines if torch is compiling a graph meanwhile."""
+    from torch._guards import TracingContext
+
+    compiling = TracingContext.try_get
+
+    def run(*args: Any) -> Any:
+        """Run the fake."""
+        if compiling() is not None:
+            found = inlining.inliner()
+            if found is not None:
+                found.notice()
+        return fake(*args)
+
+    return run
+
+
+def _bind_tracing(library: torch.library.Library, name: str) -> None:
+    """Ask whoever inlines before the functional overload becomes a node of a graph that torch compiles."""
+    import torch
+    from torch._guards import TracingContext
+    from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+
+    compiling = TracingContext.try_get
+
+    def record(mode: Any, overload: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
+        """Record what the call is made of, or else the call."""
+        kwargs = kwargs or {}
+        found = inlining.inliner() if compiling() is not None else None
+        result = NotImplemented if found is None else found.expand(mode, overload, name, args, kwargs)
+        return mode.__torch_dispatch__(overload, types, args, kwargs) if result is NotImplemented else result
+
+    torch.library.register_torch_dispatch(f"{library.ns}::{name}", ProxyTorchDispatchMode, record, lib=library)
 
 
 def unbind(binding: Binding) -> None:

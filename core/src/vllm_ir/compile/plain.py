@@ -1,0 +1,162 @@
+"""Plain `torch.compile`: Inductor sees into ops that native runs, and calls all others as they are.
+
+No pass of ours runs there, so an op is taken apart while AOTAutograd records it. Which ops are is read once for each
+graph, and is part of the key under which torch caches the graph; where it is not, ops stay whole, because a whole op is
+right whatever holds when it runs.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from vllm_ir import dispatch
+from vllm_ir.compile import torch_tracing, torch_version
+from vllm_ir.compile.graph import tensors_of
+from vllm_ir.dispatch import BrokenPredicate
+from vllm_ir.errors import IrError
+from vllm_ir.log import logger
+from vllm_ir.names import NATIVE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch._guards import TracingContext
+
+    from vllm_ir.compile.plan import Plan
+
+
+class Choice:
+    """What one graph goes by, read when the first asks: that is while torch works out the graph's key."""
+
+    def __init__(self) -> None:
+        self._plan: Plan | None = None
+        self._read = False
+
+    def plan(self) -> Plan | None:
+        """Return the plan of the context that compiles; None where it cannot be had, which the call itself will say."""
+        if not self._read:
+            # Providers may be imported now, and no tensor that they make may be one of the graph.
+            with torch_tracing.no_modes():
+                self._plan = _take()
+            self._read = True
+        return self._plan
+
+
+_choices: weakref.WeakKeyDictionary[TracingContext, Choice] = weakref.WeakKeyDictionary()
+"""By the graph that is being compiled, each from when Dynamo first meets an op in it."""
+
+
+def _take() -> Plan | None:
+    """Return the plan that holds in the current context."""
+    from vllm_ir.compile.plan import Plan
+
+    try:
+        return Plan.take()
+    except IrError as error:
+        logger.debug("plain graph: every op stays whole: %s", error)
+        return None
+
+
+class Tag(str):
+    """The `cache_key_tag` that the user set; in the key of a graph with ops in it, what is inlined there follows.
+
+    The text itself stays the user's, for it is also compared and put into names of files.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Return what stands for it in the key that torch works out for the graph at hand."""
+        choice = _current()
+        plan = None if choice is None else choice.plan()
+        return str, (str(self) if plan is None else f"{self}|vllm_ir:{plan.digest}",)
+
+
+def notice() -> None:
+    """Take note that the graph that is being made holds an op of ours: its key will say what is inlined."""
+    context = torch_tracing.tracing_context()
+    # What only Inductor meets has its key already.
+    if context is None or context in _choices or torch_tracing.inside_inductor():
+        return
+    _choices[context] = Choice()
+    torch_tracing.wrap_cache_key_tag(Tag)
+
+
+def expand(mode: Any, overload: Any, op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the result of a call as operations of torch if native is to run it, else NotImplemented.
+
+    Args:
+        mode: the mode that records the graph, not in force.
+        overload: the torch op that is called.
+        op: its name.
+        args: fake tensors and numbers.
+        kwargs: the same by name.
+    """
+    choice = _current()
+    if choice is None or overload in mode.decomposition_table or not torch_tracing.inside_inductor():
+        return NotImplemented
+    plan = choice.plan()
+    found = None if plan is None else plan.ops.get(op)
+    if plan is None or found is None or found.torch_op is not overload:
+        return NotImplemented
+    kept = why_whole(plan, op, found.bind(args, kwargs))
+    logger.debug("plain graph: op %s: %s", op, "native, inlined" if kept is None else f"stays whole: {kept}")
+    if kept is not None:
+        return NotImplemented
+    native = torch_tracing.functional(found.declaration.native)
+    with mode:
+        return native(*args, **kwargs)
+
+
+def why_whole(plan: Plan, op: str, args: Sequence[Any]) -> str | None:
+    """Return why an op is not inlined in a graph, or None when native runs it.
+
+    What cannot be told from fake tensors is left to the call, as is every error that the call would raise.
+
+    Args:
+        plan: the candidates.
+        op: the op's name.
+        args: all arguments by position; fake tensors and numbers.
+    """
+    if plan.batch_invariant:
+        return "compiled code gives no batch invariance"
+    shape_env = next((torch_version.shape_env_of(tensor) for tensor in tensors_of(tuple(args))), None)
+    for candidate in plan.orders[op]:
+        impl = candidate.impl
+        if impl is None or candidate.refusal is not None:
+            continue
+        with torch_version.no_new_guards(shape_env):
+            refusal = dispatch.judge(impl, args)
+        if refusal is None:
+            return None if impl.provider == NATIVE else f"{impl.provider} takes it"
+        if isinstance(refusal, BrokenPredicate):
+            return f"{impl.provider} gives no verdict yet: {refusal}"
+        if plan.strict and candidate.entry.required:
+            return f"{impl.provider} refuses, and strict mode raises: {refusal}"
+    return "every candidate refuses"
+
+
+def keep_whole(*_args: Any, **_kwargs: Any) -> Any:
+    """Stand in a table of decompositions for an op that is not to be taken apart."""
+    return NotImplemented
+
+
+def decompositions_without_ops() -> dict[Any, Callable[..., Any]]:
+    """Return what Inductor takes apart while tracing, with our ops kept whole whoever runs them.
+
+    The graph at hand is then compiled by somebody who has a key of its own for what becomes of them.
+    """
+    from vllm_ir import runtime
+
+    context = torch_tracing.tracing_context()
+    if context is not None:
+        _choices.pop(context, None)
+    ops = {op.torch_op: keep_whole for op in runtime.current().registry}
+    return {**torch_version.decompositions(), **ops}
+
+
+def _current() -> Choice | None:
+    """Return what the graph that is being compiled goes by, if it holds an op of ours."""
+    context = torch_tracing.tracing_context()
+    return None if context is None else _choices.get(context)
