@@ -43,6 +43,12 @@ class Once(Generic[Result]):
         """The result, or None as long as there is none."""
         return self._result
 
+    @property
+    def busy(self) -> bool:
+        """Whether somebody in this process is making the result."""
+        worker = self._worker
+        return self._result is None and worker is not None and worker[0] == os.getpid()
+
     def get(self, run: Callable[[], Result]) -> Result | None:
         """Return the result, made by the first caller; what it raises is raised, and the next caller tries again.
 

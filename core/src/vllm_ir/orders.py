@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vllm_ir.dispatch import Candidate
-from vllm_ir.errors import ProviderLacksOp, UnknownProvider, UnusableProvider
+from vllm_ir.errors import CalledWhileLoading, ProviderLacksOp, UnknownProvider, UnusableProvider
 from vllm_ir.names import NATIVE
 from vllm_ir.priority import Layer, Wish, merge
 from vllm_ir.verdict import Unsupported
@@ -63,12 +63,22 @@ def _candidate(op: IrOp, entry: Entry, landscape: Landscape, batch_invariant: bo
     return Candidate(entry, impl, None)
 
 
-def check(op: IrOp, found: Sequence[Candidate], landscape: Landscape, registry: Registry) -> None:
+def check(
+    op: IrOp, found: Sequence[Candidate], landscape: Landscape, registry: Registry, *, loading: bool = False
+) -> None:
     """Raise for the first place that a user asked for and that can run nothing here.
+
+    Args:
+        op: the op.
+        found: its order.
+        landscape: what discovery found.
+        registry: all ops.
+        loading: whether discovery is still going on, so that more providers may come.
 
     Raises:
         UnusableProvider: it is installed, or registered, but cannot run here.
         ProviderLacksOp: it is here, but without this op.
+        CalledWhileLoading: it may still come.
         UnknownProvider: nobody provides that name.
     """
     for candidate in found:
@@ -81,6 +91,8 @@ def check(op: IrOp, found: Sequence[Candidate], landscape: Landscape, registry: 
         has = tuple(other.name for other in registry if provider in other.impls)
         if has:
             raise ProviderLacksOp(op=op.name, provider=provider, has=has, layer=layer)
+        if loading:
+            raise CalledWhileLoading(op=op.name, provider=provider, layer=layer)
         known = dict.fromkeys([*op.impls, *landscape.distributions, *landscape.unusable])
         raise UnknownProvider(op=op.name, provider=provider, known=tuple(known), layer=layer)
 

@@ -139,6 +139,47 @@ def test_a_setting_that_would_stop_a_run_is_shown_and_is_exit_2(site: Site, stat
         assert "a run would stop here. VLLM_IR_OP_PRIORITY" in done.stderr
 
 
+@pytest.mark.parametrize("static", [["--static"], pytest.param([], marks=needs_torch)])
+def test_two_distributions_with_one_provider_are_shown_and_are_exit_2(site: Site, static: list[str]) -> None:
+    """Every other row is there, theirs has the reason, and it is said that a run would stop."""
+    site.add_provider("good")
+    site.add_provider("spare", default=True)
+    site.add("dist-other", {"vllm_ir.providers": "good = pack_good.hooks"}, {})
+    done = site.run("explain", "rms_norm", *static, "--json")
+    assert done.returncode == 2
+    assert rows(done.stdout) == [
+        ("spare", "provider default", True, True),
+        ("native", "built-in", True, False),
+        ("good", None, False, False),
+    ]
+    told = json.loads(done.stdout)
+    (row,) = [each for each in told["candidates"] if each["provider"] == "good"]
+    assert "'dist-good', 'dist-other'" in row["reason"]
+    assert told["error"] == row["reason"]
+    assert "a run would stop here. Provider 'good' is brought by 2 distributions" in done.stderr
+
+
+@pytest.mark.parametrize("static", [["--static"], pytest.param([], marks=needs_torch)])
+def test_what_was_typed_is_checked_before_what_two_distributions_claim(site: Site, static: list[str]) -> None:
+    """A misspelt flag is mended first, and nothing else is shown."""
+    site.add_provider("good")
+    site.add("dist-other", {"vllm_ir.providers": "good = pack_good.hooks"}, {})
+    done = site.run("explain", "rms_norm", *static, "--ir-op-priority.rms_norm=natve")
+    assert done.returncode == 2
+    assert "Did you mean 'native'?" in done.stderr
+    assert done.stdout == ""
+
+
+@needs_torch
+def test_a_provider_that_cannot_run_here_is_a_row_of_a_live_answer_too(site: Site) -> None:
+    """No list names it, and its reason is told."""
+    site.add_provider("faraway", platform="faraway")
+    done = site.run("explain", "rms_norm", "--json")
+    (row,) = [each for each in json.loads(done.stdout)["candidates"] if each["provider"] == "faraway"]
+    assert (row["layer"], row["accepted"]) == (None, False)
+    assert "this machine is" in row["reason"]
+
+
 def test_batch_invariance_admits_only_what_declares_it(site: Site) -> None:
     """The reason names the variable."""
     site.add_provider("spare", default=True)

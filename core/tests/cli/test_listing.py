@@ -140,15 +140,46 @@ def test_an_allow_list_with_an_unknown_name_is_a_usage_error(five: Site) -> None
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("load", [[], pytest.param(["--load"], marks=needs_torch)])
+def test_two_distributions_with_one_provider_are_rows_beside_the_others(site: Site, load: list[str]) -> None:
+    """A program stops there; a list goes on, and says it of both although nobody asked for all."""
+    site.add_provider("good")
+    site.add_provider("spare")
+    site.add("dist-other", {"vllm_ir.providers": "good = pack_good.hooks"}, {})
+    done = site.run("list", *load)
+    assert done.returncode == 1, done.stderr
+    cells = [line.split() for line in done.stdout.splitlines()]
+    for distribution in ("dist-good", "dist-other"):
+        assert ["good", "duplicate", "provider", "cpu", "1", distribution, "1.0"] in cells
+    assert ["spare", *(["loaded"] if load else ["not", "loaded"]), "cpu", "1", "dist-spare", "1.0"] in cells
+    assert "is brought by 2 distributions: 'dist-good', 'dist-other'." in " ".join(done.stdout.split())
+    assert "2 of them broken" in done.stdout
+    assert done.stderr == ""
+
+
 @needs_torch
-def test_two_distributions_with_one_provider_stop_loading(site: Site) -> None:
-    """Files show both with the reason; loading ends with the sentence that names both."""
+def test_a_crash_beside_two_distributions_with_one_provider_hides_neither(site: Site) -> None:
+    """Loaded each in a child of its own, neither of the two would meet the other."""
     site.add_provider("good")
     site.add("dist-other", {"vllm_ir.providers": "good = pack_good.hooks"}, {})
-    assert site.run("list", "--all").returncode == 1
-    done = site.run("list", "--load")
-    assert done.returncode == 2
-    assert "'dist-good', 'dist-other'" in done.stderr
+    site.add_provider("crashing", hooks="import os\nos.abort()\n")
+    done = site.run("list", "--load", "--all", "--json")
+    assert done.returncode == 1, done.stderr
+    kinds = {each["distribution"]: (each["failure"] or {}).get("kind") for each in json.loads(done.stdout)["providers"]}
+    assert (kinds["dist-good"], kinds["dist-other"]) == ("duplicate provider", "duplicate provider")
+    assert (kinds["dist-crashing"], kinds["vllm-ir"]) == ("broken import", None)
+
+
+@pytest.mark.parametrize("load", [[], pytest.param(["--load"], marks=needs_torch)])
+def test_a_misspelt_name_in_the_deny_list_is_a_note(site: Site, load: list[str]) -> None:
+    """Who denies a provider and finds it in the list reads below it why."""
+    site.add_provider("good")
+    done = site.run("list", *load, VLLM_IR_PROVIDERS_DISABLED="goood")
+    assert done.returncode == 0, done.stderr
+    said = "VLLM_IR_PROVIDERS_DISABLED names 'goood', which nothing here has. Did you mean 'good'?"
+    assert said in " ".join(done.stdout.split())
+    done = site.run("list", *load, "--json", VLLM_IR_PROVIDERS_DISABLED="goood")
+    assert json.loads(done.stdout)["doubts"] == [said]
 
 
 def test_nothing_to_list_is_exit_3(monkeypatch: pytest.MonkeyPatch) -> None:

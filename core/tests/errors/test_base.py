@@ -30,6 +30,7 @@ ROOTS = (
     errors.CallError,
     errors.ProviderError,
     errors.ManifestError,
+    errors.DistributionConflict,
 )
 CLASSES = [
     value

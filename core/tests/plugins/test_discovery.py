@@ -501,6 +501,12 @@ def test_two_platforms_for_one_machine_stop_it(site: Site) -> None:
         )
     with pytest.raises(errors.DuplicatePlatform, match="each bring a platform for this machine"):
         load()
+    found = discovery.load_around_conflicts()
+    assert found is not None
+    assert [each.kind for each in found.conflicts] == ["duplicate platform"]
+    kinds = {each.name: each.failure.kind for each in found.distributions if each.failure}
+    assert kinds.items() >= {"synthetic-npu": "duplicate platform", "synthetic-tpu": "duplicate platform"}.items()
+    assert found.platform.name in platforms.BUILT_IN
 
 
 @pytest.mark.usefixtures("discovering")
@@ -579,6 +585,23 @@ def test_a_provider_that_calls_an_op_while_it_is_imported(site: Site) -> None:
     assert host.ORDER == ["native"]
     assert host.RECORDS == ()
     assert torch.equal(ops.synthetic_host_op(X + 1), (X + 1) * 5)
+
+
+@pytest.mark.parametrize("place", ["hooks", "kernels"])
+def test_a_provider_that_is_named_and_calls_an_op_while_it_is_loaded_is_told_so(site: Site, place: str) -> None:
+    """It is installed, and not there yet: the sentence says which of the two, and what its author may do."""
+    call = "import torch\nfrom vllm_ir import ops\nops.rms_norm(torch.zeros(2, 4), None, 1e-5)\n"
+    site.provider(hooks=call if place == "hooks" else None, kernels=call if place == "kernels" else None)
+    variables = {"VLLM_IR_OP_PRIORITY": "rms_norm=fake", "VLLM_IR_PROVIDERS": "fake"}
+    with isolated(variables, loader=discovery.load_providers):
+        record = find()
+        assert record.failure is not None
+        assert record.failure.kind == "bad declaration"
+        assert "'fake', which VLLM_IR_OP_PRIORITY names for it, is not there yet" in record.failure.reason
+        assert "may not call ops" in record.failure.reason
+        with pytest.raises(errors.UnusableProvider, match="while providers are still being loaded") as caught:
+            ops.rms_norm(X, None, 1e-5)
+        assert "not installed" not in str(caught.value)
 
 
 @pytest.mark.usefixtures("discovering")

@@ -76,13 +76,25 @@ def test_a_child_that_hangs_is_ended(site: Site) -> None:
     assert found == (None, "ended by us after 8 seconds")
 
 
-def test_what_the_operator_has_to_settle_comes_back_as_an_error(site: Site) -> None:
+def test_what_the_operator_has_to_settle_comes_back_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the class, so that the command line knows its exit code."""
+    monkeypatch.setenv("VLLM_IR_PROVIDERS", "absent")
+    found = probe.load_in_child()
+    assert found["error_class"] == "UnknownAllowed"
+    assert "VLLM_IR_PROVIDERS names 'absent'" in found["error"]
+
+
+def test_what_two_distributions_claim_fails_in_both_and_the_rest_is_loaded(site: Site) -> None:
+    """The child is there to tell, not to run."""
     site.provider("synthetic-a", package="synthetic_a")
     site.provider("synthetic-b", package="synthetic_b")
+    site.provider("synthetic-good", package="synthetic_good", provider="good")
     found = probe.load_in_child()
-    assert found["error_class"] == "DuplicateProvider"
-    assert "'synthetic-a', 'synthetic-b'" in found["error"]
+    kinds = [
+        each["failure"]["kind"] for one in found["distributions"] for each in one["providers"] if each["name"] == "fake"
+    ]
+    assert kinds == ["duplicate provider"] * 2
+    assert of(found, "good")["state"] == "loaded"
 
 
 @pytest.mark.parametrize(("code", "words"), [(-11, "ended by SIGSEGV"), (-250, "ended by signal 250")])

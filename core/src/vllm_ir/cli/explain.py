@@ -6,7 +6,7 @@ Live, the real predicates are asked with real tensors, and nothing is computed. 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,11 +15,13 @@ from vllm_ir.cli.arguments import parse, realise
 from vllm_ir.cli.listing import describe_platform
 from vllm_ir.errors import ConfigurationError, TorchMissing
 from vllm_ir.priority import Layer, Wish, parse_arguments
+from vllm_ir.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from vllm_ir.verdict import Explanation, Verdict
+    from vllm_ir.plugins.records import ProviderRecord
+    from vllm_ir.verdict import Explanation
 
 UNLISTED: Final = "no priority list names it"
 """The reason of a provider that no layer put into the order."""
@@ -97,12 +99,12 @@ def _ask(op: str, spec: str | None, lists: Mapping[str, Sequence[str]], *, compi
     if find_spec("torch") is None:
         raise TorchMissing(verb="explain", instead="vllm-ir explain --static")
     from vllm_ir.config import IrOpPriorityConfig
+    from vllm_ir.plugins.discovery import load_around_conflicts
     from vllm_ir.reporting import explain
     from vllm_ir.runtime import current
 
     written = None if spec is None else parse(spec)
-    state = current()
-    state.load()
+    state, found = current(), load_around_conflicts()
     target = state.registry.get(op)
     IrOpPriorityConfig(lists).apply(Layer.COMMAND_LINE)
     device = state.platform.device_type
@@ -114,9 +116,19 @@ def _ask(op: str, spec: str | None, lists: Mapping[str, Sequence[str]], *, compi
     # Native on the meta device says what is wrong with a call, at no cost; kernels look at what it has let through.
     target.run_fake(*(value.to("meta") if hasattr(value, "to") else value for value in given))
     told = explain(target, *given, compiling=compiling)
-    return Answer(
-        told, state.platform.describe(), in_words(target.declaration.signature.names, given), (), _problem(op)
-    )
+    told = replace(told, verdicts=(*told.verdicts, *_left_out(told, found.providers if found else ())))
+    problem = found.conflicts[0] if found and found.conflicts else _problem(op)
+    words = in_words(target.declaration.signature.names, given)
+    return Answer(told, state.platform.describe(), words, (), problem)
+
+
+def _left_out(told: Explanation, providers: Sequence[ProviderRecord]) -> Iterator[Verdict]:
+    """Yield a verdict on every provider that would have the op and cannot run here, so that no list names it."""
+    seen = {each.provider for each in told.verdicts}
+    for each in providers:
+        if each.reason and each.name not in seen and each.manifest and told.op in each.manifest.ops:
+            seen.add(each.name)
+            yield Verdict(each.name, "", accepted=False, reason=each.reason)
 
 
 def _problem(op: str) -> ConfigurationError | None:

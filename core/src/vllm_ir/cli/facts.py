@@ -27,10 +27,14 @@ def preferences() -> Preferences:
     return Preferences()
 
 
-def survey_here() -> Survey:
-    """Return what is installed, judged for this machine, after any doubts about the operator's lists on stderr."""
+def survey_here(*, quiet: bool = False) -> Survey:
+    """Return what is installed, judged for this machine, after any doubts about the operator's lists on stderr.
+
+    Args:
+        quiet: leave the doubts to the caller.
+    """
     found = survey(preferences().environment, detect())
-    for doubt in found.doubts:
+    for doubt in () if quiet else found.doubts:
         output.complain(doubt)
     return found
 

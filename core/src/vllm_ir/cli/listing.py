@@ -32,10 +32,12 @@ class Inventory:
     Attributes:
         platform: facts of this machine.
         distributions: what `DistributionRecord.describe` gives, one each.
+        doubts: sentences about the operator's lists that are no error but look like a mistake.
     """
 
     platform: dict[str, Any]
     distributions: tuple[dict[str, Any], ...]
+    doubts: tuple[str, ...] = ()
 
     @property
     def providers(self) -> list[dict[str, Any]]:
@@ -73,7 +75,9 @@ def run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="vllm-ir list", description="List the installed providers; without --load nothing is imported."
     )
-    parser.add_argument("--all", action="store_true", help="also those that cannot run here, each with its reason")
+    parser.add_argument(
+        "--all", action="store_true", help="also those that are not for this machine or not wanted, and why"
+    )
     parser.add_argument("--load", action="store_true", help="import them in a child process and show what breaks")
     parser.add_argument("--json", action="store_true", help="print an object for programs")
     options = parser.parse_args(arguments)
@@ -84,7 +88,9 @@ def run(arguments: list[str]) -> int:
     if options.json:
         _print_json(found, shown)
     else:
-        _print_table(found, shown, everything=options.all)
+        # What somebody has to mend is shown to a person who did not ask for it, too.
+        rows = [each for each in found.providers if each in shown or each in found.faults]
+        _print_table(found, rows, everything=options.all)
     if found.faults:
         return 1
     return 0 if shown else NOTHING
@@ -99,6 +105,7 @@ def _print_json(found: Inventory, shown: Sequence[dict[str, Any]]) -> None:
             "distributions": [
                 {key: value for key, value in one.items() if key != "providers"} for one in found.distributions
             ],
+            "doubts": list(found.doubts),
             "usable": len(found.usable),
             "not_usable": len(found.providers) - len(found.usable),
             "faults": len(found.faults),
@@ -114,6 +121,7 @@ def _print_table(found: Inventory, shown: Sequence[dict[str, Any]], *, everythin
         output.print_table(("provider", "state", "platforms", "ops", "distribution"), [_row(each) for each in shown])
     notes = [note for each in shown for note in _notes(each)]
     notes += [note for one in found.distributions for note in _shadows(one)]
+    notes += [("", doubt, output.DOUBTFUL) for doubt in found.doubts]
     if notes:
         print()
     for name, text, style in notes:
@@ -188,7 +196,8 @@ def _summary(found: Inventory, *, everything: bool) -> str:
     loaded = any(each["state"] == "loaded" for each in found.usable)
     parts = [f"{usable} {'provider' if usable == 1 else 'providers'} {'can' if loaded else 'may'} run here"]
     if others:
-        parts.append(f"{others} cannot{'' if everything else ' (vllm-ir list --all tells why)'}")
+        told = everything or others == len(found.faults)
+        parts.append(f"{others} cannot{'' if told else ' (vllm-ir list --all tells why)'}")
     if found.faults:
         parts.append(f"{len(found.faults)} of them broken")
     return ", ".join(parts) + "."
@@ -196,21 +205,21 @@ def _summary(found: Inventory, *, everything: bool) -> str:
 
 def read() -> Inventory:
     """Return what files tell; nothing is imported."""
-    found = survey_here()
-    return Inventory(found.platform.describe(), tuple(record.describe() for record in found.distributions))
+    found = survey_here(quiet=True)
+    return Inventory(found.platform.describe(), tuple(one.describe() for one in found.distributions), found.doubts)
 
 
 def load() -> Inventory:
     """Return what a child process finds when it loads every provider.
 
     Raises:
-        LoadingStopped: the operator's lists, or two distributions with one name, stop it.
+        LoadingStopped: the operator's lists stop it.
     """
     from vllm_ir.plugins.probe import load_in_child
 
     found = load_in_child()
     if "error" not in found:
-        return Inventory(found["platform"], tuple(found["distributions"]))
+        return Inventory(found["platform"], tuple(found["distributions"]), tuple(found["doubts"]))
     if issubclass(getattr(errors, found["error_class"], Exception), errors.ConfigurationError):
         raise errors.LoadingStopped(reason=found["error"])
     raise errors.InternalError(what=found["error"])

@@ -192,6 +192,21 @@ class UnregisteredOp(DeclarationError):
         )
 
 
+class CalledWhileLoading(DeclarationError):
+    """An op that was asked for while providers are being loaded, one of which a user named for it."""
+
+    def __init__(self, *, op: str, provider: str, layer: str) -> None:
+        self.op, self.provider, self.layer = op, provider, layer
+        super().__init__(
+            f"Op {op!r} was called while providers are still being loaded, so {provider!r}, which {layer} names for"
+            " it, is not there yet. The import and the hooks of a provider may not call ops, except for the hook"
+            " vllm_ir_warm_up; the author moves the call there, or into an implementation.",
+            op=op,
+            provider=provider,
+            layer=layer,
+        )
+
+
 class RetiredOp(DeclarationError):
     """An op whose name torch still holds for one that was forgotten, with another schema."""
 

@@ -43,11 +43,17 @@ class UnknownAllowed(ConfigurationError):
         )
 
 
-class DuplicateProvider(ConfigurationError):
+class DistributionConflict(ConfigurationError):
+    """What two distributions claim, so that the operator has to decide."""
+
+    kind: ClassVar[str] = "conflict"
+    fault: ClassVar[bool] = True
+
+
+class DuplicateProvider(DistributionConflict):
     """Two different distributions with one provider name."""
 
     kind: ClassVar[str] = "duplicate provider"
-    fault: ClassVar[bool] = True
 
     def __init__(self, *, provider: str, distributions: Sequence[str], variable: str) -> None:
         self.provider, self.distributions, self.variable = provider, tuple(distributions), variable
@@ -60,8 +66,10 @@ class DuplicateProvider(ConfigurationError):
         )
 
 
-class DuplicatePlatform(ConfigurationError):
+class DuplicatePlatform(DistributionConflict):
     """Two distributions that both say this machine is theirs."""
+
+    kind: ClassVar[str] = "duplicate platform"
 
     def __init__(self, *, platforms: Sequence[str], distributions: Sequence[str], variable: str) -> None:
         self.platforms, self.distributions, self.variable = tuple(platforms), tuple(distributions), variable

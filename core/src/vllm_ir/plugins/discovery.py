@@ -7,6 +7,7 @@ has to decide: two distributions with one provider name, or a name in the allow 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vllm_ir import runtime
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vllm_ir.environment import Environment
+    from vllm_ir.errors import DistributionConflict
     from vllm_ir.platforms import Platform
     from vllm_ir.plugins.distributions import Installed
     from vllm_ir.plugins.loading import Session
@@ -43,6 +45,8 @@ def discover(
     installed: Sequence[Installed] | None = None,
     libraries: Libraries | None = None,
     finished: Finished | None = None,
+    *,
+    stop: bool = True,
 ) -> Discovery:
     """Load every distribution that may load, and return what came of each.
 
@@ -52,6 +56,7 @@ def discover(
         installed: the distributions; default: those on the path.
         libraries: the libraries that providers may require; default: those on the path.
         finished: what an earlier attempt has loaded, which stays; what this one loads is added.
+        stop: raise for what two distributions claim; otherwise it fails in both, and the rest is loaded.
 
     Raises:
         UnknownAllowed: the allow list names what is not installed.
@@ -61,21 +66,34 @@ def discover(
     finished = {} if finished is None else finished
     installed = scan() if installed is None else installed
     first = survey(environment, platform, installed, libraries)
-    if first.conflicts:
-        raise first.conflicts[0]
-    sessions, failures, brought = _ask_for_platforms(first)
+    conflicts: list[DistributionConflict] = list(first.conflicts)
+    if conflicts and stop:
+        raise conflicts[0]
+    sessions, failures, answers = _ask_for_platforms(first)
+    if len(answers) > 1:
+        conflict = DuplicatePlatform(
+            platforms=[each.name for each in answers.values()], distributions=list(answers), variable=DENY
+        )
+        if stop:
+            raise conflict
+        conflicts.append(conflict)
+        failures.update(dict.fromkeys(answers, conflict))
+        answers = {}
+    brought = next(iter(answers.values()), None)
     final = survey(environment, brought or platform, installed, libraries, platform_known=True)
     undecided = {record.name: record for record in first.distributions}
     broken = {name: loading.failed(undecided[name], error) for name, error in failures.items()}
     outcome = _load(final, sessions, broken, finished)
     _require_native(outcome)
-    return conclude(final, outcome, [session for _, session in finished.values()])
+    return conclude(final, outcome, [session for _, session in finished.values()], conflicts)
 
 
-def _ask_for_platforms(first: Survey) -> tuple[dict[str, Session], dict[str, ProviderError], Platform | None]:
-    """Return the sessions that were opened for it, what failed, and the one platform that this machine is."""
+def _ask_for_platforms(
+    first: Survey,
+) -> tuple[dict[str, Session], dict[str, ProviderError | DistributionConflict], dict[str, Platform]]:
+    """Return by distribution the sessions opened for it, what failed, and what this machine is said to be."""
     sessions: dict[str, Session] = {}
-    failures: dict[str, ProviderError] = {}
+    failures: dict[str, ProviderError | DistributionConflict] = {}
     answers: dict[str, Platform] = {}
     for record in first.distributions:
         if record.failure or record.manifest is None or record.manifest.platform is None:
@@ -88,11 +106,7 @@ def _ask_for_platforms(first: Survey) -> tuple[dict[str, Session], dict[str, Pro
             continue
         if answer is not None:
             answers[record.name] = answer
-    if len(answers) > 1:
-        raise DuplicatePlatform(
-            platforms=[each.name for each in answers.values()], distributions=list(answers), variable=DENY
-        )
-    return sessions, failures, next(iter(answers.values()), None)
+    return sessions, failures, answers
 
 
 def _load(
@@ -160,6 +174,16 @@ def load_providers() -> Discovery | None:
     return found
 
 
+def load_around_conflicts() -> Discovery | None:
+    """Find and load as `load_providers`, but set aside what two distributions claim, for a command that shows it.
+
+    Raises:
+        UnknownAllowed: VLLM_IR_PROVIDERS names what is not installed.
+    """
+    found: Discovery | None = runtime.current().discovery.get(partial(_load_into_runtime, stop=False))
+    return found
+
+
 def providers() -> tuple[ProviderRecord, ...]:
     """Return a record of every installed provider, loaded or not, with the reason where it is not usable.
 
@@ -179,12 +203,12 @@ def show_summary() -> str | None:
     return found.summary
 
 
-def _load_into_runtime() -> Discovery:
+def _load_into_runtime(*, stop: bool = True) -> Discovery:
     """Discover, hand the runtime what came of it, and say it in one line."""
     from vllm_ir import ops  # noqa: F401 - the core's own ops are registered before anybody implements them
 
     state = runtime.current()
-    found = discover(state.environment, state.platform, finished=state.discovery.finished)
+    found = discover(state.environment, state.platform, finished=state.discovery.finished, stop=stop)
     file = state.settings.file
     found = replace(found, summary=summarise(found.distributions, str(file) if file is not None else None))
     state.adopt(found.landscape)

@@ -13,7 +13,7 @@ from vllm_ir.landscape import Landscape
 from vllm_ir.names import NATIVE
 from vllm_ir.orders import NOT_INVARIANT
 from vllm_ir.plugins.defaults import Standing, of_distributions
-from vllm_ir.priority import merge
+from vllm_ir.priority import Layer, merge
 from vllm_ir.verdict import Explanation, Verdict
 
 if TYPE_CHECKING:
@@ -80,10 +80,13 @@ def forecast(op: str, found: Survey, preferences: Preferences, *, compiling: boo
         Standing.of(found.distributions),
         batch_invariant=preferences.environment.batch_invariant,
     )
-    problems: list[ConfigurationError] = [
+    problems: list[ConfigurationError] = list(found.conflicts)
+    problems += [
         UnknownOp(op=name, known=known, layer=layer) for name, layer in preferences.named_ops() if name not in known
     ]
     problems += [problem for entry in entries if (problem := judge.problem(entry)) is not None]
+    # What was typed comes first: a run reads it before it loads anything.
+    problems.sort(key=lambda problem: getattr(problem, "layer", None) != Layer.COMMAND_LINE.label)
     explanation = Explanation(op, compiling, judge.verdicts(entries))
     return Forecast(explanation, _doubts(found), problems[0] if problems else None)
 

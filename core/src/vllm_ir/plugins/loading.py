@@ -21,6 +21,7 @@ from vllm_ir.verdict import Unsupported
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from vllm_ir.errors import DistributionConflict
     from vllm_ir.implementation import IrOpImpl
     from vllm_ir.platforms import Platform
     from vllm_ir.plugins.hooks import Hooks
@@ -216,6 +217,6 @@ def _loaded(
     return replace(record, providers=tuple(providers))
 
 
-def failed(record: DistributionRecord, error: ProviderError) -> DistributionRecord:
+def failed(record: DistributionRecord, error: ProviderError | DistributionConflict) -> DistributionRecord:
     """Return the record of a distribution that did not load, with the traceback of whatever it raised."""
     return record.fail(Failure.of(error, hooks.traceback_of(error)))

@@ -17,6 +17,7 @@ from vllm_ir.plugins.summary import summarise
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from vllm_ir.errors import DistributionConflict
     from vllm_ir.platforms import Platform
     from vllm_ir.plugins.defaults import Dropped, Merged
     from vllm_ir.plugins.hooks import Hooks
@@ -37,6 +38,7 @@ class Discovery:
         dropped: providers that a default order named and that cannot stand there.
         doubts: sentences about the operator's lists that are no error but look like a mistake.
         summary: one line, logged once and kept.
+        conflicts: what a program would have stopped with.
     """
 
     platform: Platform
@@ -46,6 +48,7 @@ class Discovery:
     dropped: tuple[Dropped, ...]
     doubts: tuple[str, ...]
     summary: str
+    conflicts: tuple[DistributionConflict, ...] = ()
 
     @property
     def providers(self) -> tuple[ProviderRecord, ...]:
@@ -58,7 +61,12 @@ class Discovery:
         return records.digest(self.distributions)
 
 
-def conclude(final: Survey, outcome: Mapping[str, DistributionRecord], sessions: list[Session]) -> Discovery:
+def conclude(
+    final: Survey,
+    outcome: Mapping[str, DistributionRecord],
+    sessions: list[Session],
+    conflicts: Sequence[DistributionConflict] = (),
+) -> Discovery:
     """Return the discovery with everything that follows from the records."""
     found = tuple(outcome[record.name] for record in final.distributions)
     at_run_time = {each.record.name: each.priorities for each in sessions if each.priorities is not None}
@@ -86,6 +94,7 @@ def conclude(final: Survey, outcome: Mapping[str, DistributionRecord], sessions:
         dropped=tuple(dict.fromkeys(each for part in merged.values() for each in part.dropped)),
         doubts=final.doubts,
         summary=summarise(found),
+        conflicts=tuple(conflicts),
     )
 
 

@@ -11,9 +11,13 @@ import os
 import signal
 import subprocess
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.errors import IrError
+from vllm_ir.plugins.records import NOT_USABLE, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TIMEOUT: Final = 600.0
 """Seconds after which a child that loads is ended."""
@@ -30,8 +34,9 @@ def load_in_child(timeout: float = TIMEOUT) -> dict[str, Any]:
         timeout: seconds that one child gets.
 
     Returns:
-        an object with `platform`, `distributions` (as `DistributionRecord.describe` gives them), `digest`, `summary`
-        and `dropped`; or with `error` and `error_class`, where the operator's lists or two distributions stop it.
+        an object with `platform`, `distributions` (as `DistributionRecord.describe` gives them), `digest`, `summary`,
+        `dropped` and `doubts`; or with `error` and `error_class`, where the operator's lists stop it. What two
+        distributions claim is a failure of both.
     """
     whole, end = _child({}, timeout)
     if whole is not None:
@@ -45,9 +50,15 @@ def load_in_child(timeout: float = TIMEOUT) -> dict[str, Any]:
 def _one_by_one(found: dict[str, Any], timeout: float) -> dict[str, Any]:
     """Return what is found when each distribution is loaded in a child of its own."""
     from vllm_ir.environment import Environment
+    from vllm_ir.platforms import detect
     from vllm_ir.plugins.policy import Policy
+    from vllm_ir.plugins.static import survey
 
-    policy = Policy.read(Environment.read())
+    environment = Environment.read()
+    policy = Policy.read(environment)
+    # A child that loads one distribution cannot see what two of them claim; files can.
+    files = survey(environment, detect())
+    claimed = {each.provider: Failure.of(each).describe() for each in files.conflicts}
     outcome = []
     for one in found["distributions"]:
         names = [each["name"] for each in one["providers"]] or [one["entry_point"]]
@@ -57,15 +68,26 @@ def _one_by_one(found: dict[str, Any], timeout: float) -> dict[str, Any]:
         denied = ",".join(other["name"] for other in found["distributions"] if other["name"] != one["name"])
         alone, end = _child({"VLLM_IR_PROVIDERS_DISABLED": ",".join([*policy.denied, denied])}, timeout)
         mine = next((each for each in (alone or {}).get("distributions", ()) if each["name"] == one["name"]), None)
-        outcome.append(mine or _crashed(one, end or "it said nothing"))
-    return {**found, "distributions": outcome}
+        outcome.append(_claim(mine or _crashed(one, end or "it said nothing"), claimed))
+    return {**found, "distributions": outcome, "doubts": list(files.doubts)}
+
+
+def _claim(one: dict[str, Any], claimed: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return a record in which what another distribution claims, too, has failed."""
+    providers = [
+        {**each, "state": NOT_USABLE, "failure": claimed[each["name"]]}
+        if each["name"] in claimed and each["failure"] is None
+        else each
+        for each in one["providers"]
+    ]
+    return {**one, "providers": providers}
 
 
 def _crashed(one: dict[str, Any], end: str) -> dict[str, Any]:
     """Return the record of a distribution that took its process along."""
     reason = f"Distribution {one['name']} did not load: the process that imported it was {end}."
     failure = {"kind": "broken import", "reason": reason, "fault": True, "traceback": None}
-    providers = [{**each, "state": "not usable", "failure": failure} for each in one["providers"]]
+    providers = [{**each, "state": NOT_USABLE, "failure": failure} for each in one["providers"]]
     return {**one, "failure": failure, "providers": providers}
 
 
@@ -104,7 +126,7 @@ def answer() -> dict[str, Any]:
     from vllm_ir.plugins import discovery
 
     try:
-        found = discovery.load_providers()
+        found = discovery.load_around_conflicts()
     except IrError as error:
         return {"error": str(error), "error_class": type(error).__name__}
     if found is None:
@@ -113,6 +135,7 @@ def answer() -> dict[str, Any]:
         "platform": found.platform.describe(),
         "distributions": [record.describe() for record in found.distributions],
         "dropped": [each.describe() for each in found.dropped],
+        "doubts": list(found.doubts),
         "digest": found.digest,
         "summary": found.summary,
     }

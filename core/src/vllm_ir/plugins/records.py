@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from vllm_ir.errors import DuplicateProvider, ProviderError
+    from vllm_ir.errors import DistributionConflict, ProviderError
     from vllm_ir.plugins.manifest import Manifest, ProviderManifest
 
 NOT_LOADED: Final = "not loaded"
@@ -41,7 +41,7 @@ class Failure:
     traceback: str | None = None
 
     @classmethod
-    def of(cls, error: ProviderError | DuplicateProvider, traceback: str | None = None) -> Failure:
+    def of(cls, error: ProviderError | DistributionConflict, traceback: str | None = None) -> Failure:
         """Return the failure that an error stands for."""
         return cls(kind=error.kind, reason=str(error), fault=error.fault, traceback=traceback)
 
@@ -102,7 +102,7 @@ class ProviderRecord:
         """The sentence that says why it is not usable."""
         return self.failure.reason if self.failure else None
 
-    def refuse(self, error: ProviderError | DuplicateProvider, traceback: str | None = None) -> ProviderRecord:
+    def refuse(self, error: ProviderError | DistributionConflict, traceback: str | None = None) -> ProviderRecord:
         """Return this record with the failure that an error stands for."""
         return self.fail(Failure.of(error, traceback))
 
