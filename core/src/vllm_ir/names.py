@@ -20,6 +20,9 @@ RESERVED_PREFIX: Final = "_ir_"
 TAKEN_BY_TORCH: Final = ("name", "_dir")
 """What a namespace of torch.ops calls its own attributes; an op of that name would take them away from it."""
 
+TAKEN_BY_OPS: Final = ("activation", "annotations", "checks", "layernorm", "rotary", "runtime")
+"""What `vllm_ir.ops` calls its own modules and imports; an op of that name could not be found there."""
+
 _LEGAL: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
@@ -45,9 +48,12 @@ def check_new_op_name(name: object) -> str:
     """Return the name if an op may be called so.
 
     Raises:
-        BadName: it is not legal, or an attribute of every torch namespace has it.
+        BadName: it is not legal, or an attribute of `vllm_ir.ops` or of every torch namespace has it.
     """
     legal = check_name(name, "Op")
+    if legal in TAKEN_BY_OPS:
+        reason = "vllm_ir.ops has an attribute of that name, which would hide the op"
+        raise BadName(kind="Op", name=legal, reason=reason)
     if legal in TAKEN_BY_TORCH or legal.startswith("__"):
         raise BadName(kind="Op", name=legal, reason="every namespace of torch.ops has an attribute of that name")
     return legal

@@ -241,6 +241,11 @@ MISTAKES: dict[str, Mistake] = {
         errors.BadName,
         "Op name 'name' is not legal: every namespace of torch.ops has an attribute of that name. Rename it.",
     ),
+    "op name that vllm_ir.ops has": Mistake(
+        lambda: register(name="rotary"),
+        errors.BadName,
+        "Op name 'rotary' is not legal: vllm_ir.ops has an attribute of that name, which would hide the op. Rename it.",
+    ),
     "op that is no function": Mistake(lambda: register(5), errors.BadName, f"Op name '5' is not legal: {GRAMMAR}"),
     "named op that is no function": Mistake(
         lambda: register(5, name="five"),
