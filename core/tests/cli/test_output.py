@@ -48,6 +48,64 @@ def test_the_last_column_folds_and_no_line_is_too_long(
     assert lines == ["name   why", "first  a reason that needs more room", "       than there is"]
 
 
+ROWS = [
+    (("good", output.BOLD), ("missing library", output.BAD), ("all", ""), ("", ""), ("vllm-ir-provider-good 1.0", "")),
+    (("spare", output.BOLD), ("not loaded", ""), ("cuda (from 8.0)", ""), ("2", ""), ("dist-spare 0.1.0", "")),
+]
+
+
+def test_where_columns_do_not_fit_each_row_is_a_paragraph(
+    capsys: pytest.CaptureFixture[str], columns: Callable[[int], None]
+) -> None:
+    """No cell loses a letter, an empty one is left out, and a long one folds."""
+    columns(30)
+    output.print_table(("provider", "state", "platforms", "ops", "distribution"), ROWS)
+    assert capsys.readouterr().out.splitlines() == [
+        "good",
+        "  state: missing library",
+        "  platforms: all",
+        "  distribution:",
+        "    vllm-ir-provider-good 1.0",
+        "spare",
+        "  state: not loaded",
+        "  platforms: cuda (from 8.0)",
+        "  ops: 2",
+        "  distribution: dist-spare",
+        "    0.1.0",
+    ]
+
+
+@pytest.mark.parametrize("width", [1, 20, 40, 60, 75, 76, 80, 200])
+def test_no_width_loses_a_letter(
+    capsys: pytest.CaptureFixture[str], columns: Callable[[int], None], width: int
+) -> None:
+    """Whether in columns or in paragraphs, every word of every cell is there whole."""
+    columns(width)
+    output.print_table(("provider", "state", "platforms", "ops", "distribution"), ROWS)
+    said = capsys.readouterr().out
+    assert "…" not in said
+    words = said.split()
+    assert all(word in words for row in ROWS for text, _ in row for word in text.split())
+
+
+def test_a_mark_without_a_heading_stands_before_the_name(
+    capsys: pytest.CaptureFixture[str], columns: Callable[[int], None]
+) -> None:
+    """The candidate that runs is marked in a paragraph as it is in a table; rows without headings are set in."""
+    columns(12)
+    row = ((">", output.BOLD), ("provider_of_a_long_name", output.BOLD), ("runs", output.GOOD))
+    output.print_table(("", "provider", "verdict"), [row])
+    output.print_facts({"distribution": "a b", "url": ""})
+    assert capsys.readouterr().out.splitlines() == [
+        ">",
+        "    provider_of_a_long_name",
+        "  verdict:",
+        "    runs",
+        "distribution",
+        "  a b",
+    ]
+
+
 def test_a_pipe_gets_one_line_a_row(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing folds where grep reads."""
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -34,6 +34,12 @@ PLAIN: Final = ""
 Cell = tuple[str, str]
 """A text and its style."""
 
+_GAP: Final = 2
+"""Blanks between columns."""
+
+_ENOUGH: Final = (16, 32)
+"""Columns that a folding cell needs at least, and the longest word that it must hold whole."""
+
 
 def emit_json(content: Mapping[str, object]) -> None:
     """Print an object with its version, keys in the order given."""
@@ -81,7 +87,7 @@ def print_text(text: str, style: str = PLAIN, *, indent: int = 0) -> None:
         console.print(line, style=style, soft_wrap=True)
 
 
-def print_note(name: str, text: str, style: str = BOLD) -> None:
+def print_note(name: str, text: str, style: str = BOLD, text_style: str = PLAIN) -> None:
     """Print `name: text`, or the text alone in its style, as a paragraph set in by two, its further lines by four."""
     from rich.text import Text
 
@@ -90,9 +96,10 @@ def print_note(name: str, text: str, style: str = BOLD) -> None:
         return
     console = make_console()
     first, *others = _fold(f"  {name}: {text}", console.width, 4)
-    console.print(Text.assemble("  ", (name, style), first.removeprefix(f"  {name}")), soft_wrap=True)
+    rest = first.removeprefix(f"  {name}:")
+    console.print(Text.assemble("  ", (name, style), ":", (rest, text_style)), soft_wrap=True)
     for line in others:
-        console.print(line, soft_wrap=True)
+        console.print(line, style=text_style, soft_wrap=True)
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
@@ -101,19 +108,32 @@ def print_facts(facts: Mapping[str, str]) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-    """Print a table without lines, a row of headings above; the last column folds where a line is too long."""
-    print_rows([tuple((heading, DIM) for heading in headings), *rows])
+    """Print a table without lines, a row of headings above; the last column folds where a line is too long.
+
+    Where the other columns leave it no room, every row is a paragraph with a line for each heading.
+    """
+    print_rows([tuple((heading, DIM) for heading in headings), *rows], headed=True)
 
 
-def print_rows(rows: Sequence[Sequence[Cell]]) -> None:
-    """Print rows in columns; the last column folds where a line is too long."""
+def print_rows(rows: Sequence[Sequence[Cell]], *, headed: bool = False) -> None:
+    """Print rows in columns, or each as a paragraph where they do not fit; the last column folds.
+
+    Args:
+        rows: their cells, as many in each.
+        headed: the first row has the headings.
+    """
     if not rows:
+        return
+    if not _fit(rows):
+        headings = [text for text, _ in rows[0]] if headed else [""] * len(rows[0])
+        for row in rows[headed:]:
+            _print_stacked(headings, row)
         return
     from rich.segment import Segment
     from rich.table import Table
     from rich.text import Text
 
-    table = Table.grid(padding=(0, 2), pad_edge=False)
+    table = Table.grid(padding=(0, _GAP), pad_edge=False)
     for _ in rows[0][:-1]:
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -127,6 +147,27 @@ def print_rows(rows: Sequence[Sequence[Cell]]) -> None:
         if line:
             line[-1] = Segment(line[-1].text.rstrip(), line[-1].style)
         console.print(Text.assemble(*((each.text, each.style or PLAIN) for each in line)), soft_wrap=True)
+
+
+def _fit(rows: Sequence[Sequence[Cell]]) -> bool:
+    """Tell whether rows fit in columns: every cell but the last whole, and the last with room to fold in."""
+    from rich.cells import cell_len
+
+    *whole, last = [[text for text, _ in column] for column in zip(*rows, strict=True)]
+    taken = sum(max(map(cell_len, texts)) + _GAP for texts in whole)
+    least, longest = _ENOUGH
+    word = max((cell_len(word) for text in last for word in text.split()), default=0)
+    needed = min(max(map(cell_len, last)), max(least, min(word, longest)))
+    return taken + needed <= terminal_width()
+
+
+def _print_stacked(headings: Sequence[str], row: Sequence[Cell]) -> None:
+    """Print a row as a paragraph: its name, with what stands before it without a heading, then a line for each cell."""
+    named = next((place for place, heading in enumerate(headings) if heading), 0)
+    print_text(" ".join(text for text, _ in row[: named + 1]), row[named][1], indent=4)
+    for heading, (text, style) in list(zip(headings, row, strict=True))[named + 1 :]:
+        if text:
+            print_note(heading, text, DIM if heading else style, style)
 
 
 def print_paragraphs(text: str) -> None:
