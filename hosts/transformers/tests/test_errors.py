@@ -19,6 +19,7 @@ CASES = [
     ),
     (errors.WrongChecksum(file="a.whl", got="12", wanted="34"), "has the SHA-256 12, wanted 34"),
     (errors.ModelNotFound(model="x", cause="it is not there."), "--model 'x' cannot be loaded: it is not there."),
+    (errors.StrippedDocstrings(cause="no docstring."), "python -OO"),
     (errors.AmbiguousModel(folder="f", files=("a.gguf", "b.gguf")), "a.gguf, b.gguf"),
     (errors.DeviceMissing(device="cuda:9", cause="none."), "--device 'cuda:9' cannot be used: none."),
     (errors.EmptyPrompt(prompt=""), "--prompt '' holds no token"),

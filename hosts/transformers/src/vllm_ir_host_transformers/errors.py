@@ -52,6 +52,18 @@ class ModelNotFound(ConfigurationError):
         )
 
 
+class StrippedDocstrings(ConfigurationError):
+    """Transformers reads its own docstrings, which Python has removed."""
+
+    def __init__(self, *, cause: str) -> None:
+        self.cause = cause
+        super().__init__(
+            "Transformers cannot load a model under `python -OO` or PYTHONOPTIMIZE=2, which removes the docstrings that"
+            f" it reads: {cause.rstrip('.')}. Use -O, or leave it out.",
+            cause=cause,
+        )
+
+
 class AmbiguousModel(ConfigurationError):
     """A folder with several GGUF files and nothing that says which is meant."""
 

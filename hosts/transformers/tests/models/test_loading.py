@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +83,31 @@ def test_a_broken_checkpoint_is_said(tiny_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "broken" / "model.safetensors").write_bytes(b"nonsense")
     with pytest.raises(ModelNotFound, match="cannot be loaded: "):
         loading.load(str(tmp_path / "broken"), dtype=None, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("model", "said"), [("", "which removes the docstrings that it reads"), ("absent", "Name a folder or a .gguf file")]
+)
+def test_without_docstrings_it_is_said_that_they_are_missing(
+    tiny_folder: Path, tmp_path: Path, model: str, said: str
+) -> None:
+    """`python -OO` takes away what Transformers reads, whatever is named; a folder that is no model still is none."""
+    if model:
+        (tmp_path / model).mkdir()
+        (tmp_path / model / "config.json").write_text("no JSON", encoding="utf-8")
+    code = (
+        "import sys\nfrom vllm_ir.errors import ConfigurationError\n"
+        "from vllm_ir_host_transformers.models import loading\n"
+        "try:\n    loading.load(sys.argv[1], dtype=None, device='cpu')\n"
+        "except ConfigurationError as error:\n    print(error)\n"
+    )
+    folder = tmp_path / model if model else tiny_folder
+    done = subprocess.run(
+        [sys.executable, "-OO", "-c", code, str(folder)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert said in done.stdout, done.stderr
+    assert done.stdout.count("\n") == 1
+    assert ("--model" in done.stdout) is bool(model)
 
 
 def test_several_gguf_files_are_ambiguous(tmp_path: Path) -> None:

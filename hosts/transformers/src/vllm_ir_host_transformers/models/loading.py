@@ -6,12 +6,13 @@ import contextlib
 import io
 import logging
 import os
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir_host_transformers.errors import AmbiguousModel, DeviceMissing, ModelNotFound
+from vllm_ir_host_transformers.errors import AmbiguousModel, DeviceMissing, ModelNotFound, StrippedDocstrings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +62,7 @@ def load(source: str, *, dtype: str | None, device: str | None, name: str = "") 
 
     Raises:
         ModelNotFound: there is no such model, or Transformers cannot load it.
+        StrippedDocstrings: Transformers cannot load any in this process.
         AmbiguousModel: the folder holds several GGUF files.
         DeviceMissing: torch does not have the device.
     """
@@ -77,7 +79,8 @@ def load(source: str, *, dtype: str | None, device: str | None, name: str = "") 
     elif not _is_cached(source):
         _need_hub(source)
         options = {}
-    with quiet(offline=bool(options)):
+    # Some of it goes past every switch, to stdout, where it would stand before the answer.
+    with quiet(offline=bool(options)), contextlib.redirect_stdout(io.StringIO()):
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         try:
@@ -86,6 +89,8 @@ def load(source: str, *, dtype: str | None, device: str | None, name: str = "") 
                 source, dtype=chosen if chosen == "auto" else getattr(torch, chosen), **options
             )
         except Exception as error:
+            if sys.flags.optimize > 1 and not isinstance(error, OSError):
+                raise StrippedDocstrings(cause=_first_sentence(error)) from error
             # Transformers and the hub raise a dozen kinds here; the first line says what is wrong.
             raise ModelNotFound(model=name or source, cause=_first_sentence(error)) from error
         move: Any = model.to  # Its wrapper hides the signature.
