@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 KEPT: Final = 1000
 """How many graphs a process remembers; a server that recompiles without end must not grow without end."""
+
+BACKWARD: Final = " backward"
+"""The end of a backward graph's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +39,11 @@ class GraphRecord:
     Attributes:
         name: how Dynamo calls it, such as "0/1"; a backward graph ends in " backward".
         selected: by op and node, who runs it: `{"rms_norm": {"rms_norm_1": "native"}}`.
-        refusals: op, provider, reason and how often, of candidates before those selected; unknown from a cache.
-        passes: what each pass did; empty from a cache.
-        copies: how many copies in-place implementations needed; unknown, and 0, from a cache.
-        seconds: how long all of this took, without Inductor.
-        cached: whether it came from a cache, so that no pass ran.
+        refusals: op, provider, reason and how often, of candidates before those selected.
+        passes: what each pass did; those that a cache made unnecessary are not there.
+        copies: how many copies in-place implementations needed.
+        seconds: how long all of these passes took, without Inductor.
+        cached: whether it came from a cache; all but passes and seconds is then what was found when it was made.
         digest: of the plan that it was compiled by.
     """
 
@@ -53,25 +56,80 @@ class GraphRecord:
     cached: bool = False
     digest: str = ""
 
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How many calls each provider runs, by op."""
+        return {op: dict(collections.Counter(nodes.values())) for op, nodes in self.selected.items()}
+
+    def __str__(self) -> str:
+        """Return what runs in one line, and a line for each refusal."""
+        runs = [f"{op} by {_listed(providers)}" for op, providers in self.counts.items()]
+        facts = ["; ".join(runs) or "no op in it", f"{self.copies} copies" if self.copies != 1 else "1 copy"]
+        facts.append("from a cache" if self.cached else f"our passes took {1e3 * self.seconds:.1f} ms")
+        lines = [f"graph {self.name or 'without a name'}: {', '.join(facts)}"]
+        lines += [f"  {provider} refused {op} {count}x: {reason}" for op, provider, reason, count in self.refusals]
+        return "\n".join(lines)
+
+    def details(self) -> Iterator[str]:
+        """Give one line for each provider of each op with the calls it runs, and one for each pass."""
+        for op, nodes in self.selected.items():
+            by_provider: dict[str, list[str]] = {}
+            for node, provider in nodes.items():
+                by_provider.setdefault(provider, []).append(node)
+            for provider, names in by_provider.items():
+                yield f"{provider} runs {op} in {shortened(names)}"
+        for each in self.passes:
+            yield f"pass {each.name}: {each.changes} changes in {1e3 * each.seconds:.1f} ms"
+
 
 class Records:
     """The graphs that this process compiled, the last ones if there are too many."""
 
     def __init__(self) -> None:
         self._graphs: collections.deque[GraphRecord] = collections.deque(maxlen=KEPT)
+        self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._lock = threading.Lock()
 
     def add(self, graphs: Iterable[GraphRecord]) -> None:
         """Remember graphs."""
         with self._lock:
-            self._graphs.extend(graphs)
+            for graph in graphs:
+                self._graphs.append(graph)
+                self._counts.update((op, provider) for op, found in graph.counts.items() for provider in found)
 
     def all(self) -> tuple[GraphRecord, ...]:
         """Return what is remembered, oldest first."""
         with self._lock:
             return tuple(self._graphs)
 
+    def counts(self, op: str) -> dict[str, int]:
+        """Return in how many graphs each provider runs an op; forgotten graphs count, calls inside a graph do not."""
+        with self._lock:
+            return {provider: count for (name, provider), count in self._counts.items() if name == op}
+
     def clear(self) -> None:
         """Forget everything; for tests."""
         with self._lock:
             self._graphs.clear()
+            self._counts.clear()
+
+
+def shortened(names: Iterable[str]) -> str:
+    """Return names of nodes in one text, with "a_1 to a_9" for those that are numbered on."""
+    runs: list[list[str]] = []
+    before: tuple[str, int] | None = None
+    for name in names:
+        stem, _, number = name.rpartition("_")
+        here = (stem, int(number)) if stem and number.isdigit() else (name, 0)
+        if before is not None and here == (before[0], before[1] + 1):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+        before = here
+    few = 2
+    return ", ".join(", ".join(run) if len(run) <= few else f"{run[0]} to {run[-1]}" for run in runs)
+
+
+def _listed(providers: Mapping[str, int]) -> str:
+    """Return providers with the number of calls each runs, where it is more than one."""
+    return " and ".join(provider + (f" ({count}x)" if count > 1 else "") for provider, count in providers.items())

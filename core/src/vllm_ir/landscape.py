@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vllm_ir.platforms import Platform
@@ -23,6 +23,7 @@ class Landscape:
         platform_defaults: the orders that an out-of-tree platform asks for, likewise.
         unusable: why a provider runs nothing here, by provider.
         distributions: the distribution of every usable provider, `native` included.
+        passes: what distributions do to graphs, each with its distribution, in the order in which they run.
     """
 
     platform: Platform | None = None
@@ -30,3 +31,4 @@ class Landscape:
     platform_defaults: Mapping[bool, Defaults] = field(default_factory=dict)
     unusable: Mapping[str, str] = field(default_factory=dict)
     distributions: Mapping[str, str] = field(default_factory=dict)
+    passes: tuple[tuple[str, Any], ...] = ()

@@ -17,7 +17,6 @@ from vllm_ir.errors import (
     RefusedArguments,
     UntraceableImplementation,
 )
-from vllm_ir.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -116,7 +115,6 @@ class Judge:
         if self._plan.strict and candidate.entry.required:
             raise RefusedArguments(op=op.name, provider=provider, reason=reason, layer=candidate.entry.source)
         self._count(op.name, provider, reason)
-        logger.debug("graph: %s refuses %s: %s", provider, op.name, reason)
         if broken or candidate.entry.required:
             self._warn(op.name, provider, reason)
 

@@ -6,7 +6,7 @@ import hashlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from vllm_ir.compile import torch_version
+from vllm_ir.compile import marks, torch_passes, torch_version
 from vllm_ir.compile.functionalization import Donation, functionalize
 from vllm_ir.compile.lowering import Lowered, Lowering
 from vllm_ir.compile.passes.base import run_passes
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from vllm_ir.compile.plan import Plan
 
-MARK = "vllm_ir "
-"""The beginning of the names of our counters."""
-
 
 class Pipeline:
     """What happens to the graphs of one compilation.
@@ -31,6 +28,8 @@ class Pipeline:
         table: what is taken apart while an implementation is traced.
 
     Attributes:
+        plan: what it goes by.
+        backward: whether the graph at hand is a backward one.
         ran: what each pass did since it was last taken.
         lowered: what lowering did since it was last taken.
     """
@@ -39,6 +38,7 @@ class Pipeline:
         self.plan = plan
         self._table = table
         self._donations = ""
+        self.backward = False
         self.ran: list[PassRecord] = []
         self.lowered: Lowered | None = None
 
@@ -57,21 +57,19 @@ class Pipeline:
         found = functionalize(graph, self.plan.ops)
         changes = sum(donation is not None for donation in found)
         self.ran.append(PassRecord("functionalization", changes, time.perf_counter() - start))
-        self._donations = _digest(found)
+        # Once for each graph that this one calls, and for itself.
+        self._donations += _digest(found)
 
     def transform(self, graph: fx.Graph) -> None:
         """Run the passes on the graph with the ops in it."""
-        self.ran += run_passes(self.plan.passes, graph)
+        self.ran += run_passes(self.plan.passes, graph, self.plan.bringers)
 
     def lower(self, graph: fx.Graph, *, is_inference: bool) -> Lowered:
         """Replace every call of an op by the implementation that runs it."""
-        self.lowered = lowered = Lowering(self.plan, self._table, donating=is_inference).apply(graph)
+        lowered = Lowering(self.plan, self._table, donating=is_inference).apply(graph)
         self.ran.append(PassRecord("lowering", lowered.changes, lowered.seconds))
-        counters = torch_version.counters()
-        for op, nodes in lowered.selected.items():
-            for node, provider in nodes.items():
-                # Part of the cached artefact: in a process that takes it from a cache no pass runs.
-                counters[f"{MARK}{op} {node} {provider}"] += 1
+        # Another compiler may have a graph lowered in parts.
+        self.lowered = lowered if self.lowered is None else self.lowered.joined(lowered)
         return lowered
 
     def take(self) -> tuple[tuple[PassRecord, ...], Lowered | None]:
@@ -91,27 +89,17 @@ class Pipeline:
         """
         first, middle, last = make_inductor_passes(self)
         return {
-            "pre_grad_custom_pass": torch_version.chained(first, theirs.get("pre_grad_custom_pass")),
-            "post_grad_custom_pre_pass": torch_version.chained(theirs.get("post_grad_custom_pre_pass"), middle),
+            "pre_grad_custom_pass": torch_passes.chained(first, theirs.get("pre_grad_custom_pass")),
+            "post_grad_custom_pre_pass": torch_passes.chained(theirs.get("post_grad_custom_pre_pass"), middle),
             # Not earlier: what removes operations without effect would remove copies that protect an input.
-            "post_grad_custom_post_pass": torch_version.chained(last, theirs.get("post_grad_custom_post_pass")),
+            "post_grad_custom_post_pass": torch_passes.chained(last, theirs.get("post_grad_custom_post_pass")),
         }
-
-
-def read_selected(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, dict[str, str]]:
-    """Return who runs which node, by op, from what was added to Inductor's counters."""
-    found: dict[str, dict[str, str]] = {}
-    for name, count in after.items():
-        if name.startswith(MARK) and count > before.get(name, 0):
-            op, node, provider = name[len(MARK) :].split(" ")
-            found.setdefault(op, {})[node] = provider
-    return found
 
 
 def make_inductor_passes(pipeline: Pipeline) -> tuple[Any, Any, Any]:
     """Return the passes as objects of Inductor's own classes, made here because importing those costs seconds."""
-    plain: Any = torch_version.plain_pass_base()
-    aware: Any = torch_version.pass_base()
+    plain: Any = torch_passes.plain_pass_base()
+    aware: Any = torch_passes.pass_base()
 
     class _Keyed:
         """The key that all three have."""
@@ -139,7 +127,8 @@ def make_inductor_passes(pipeline: Pipeline) -> tuple[Any, Any, Any]:
 
         def __call__(self, graph: fx.Graph, is_inference: bool) -> None:
             """Replace every call of an op by the implementation that runs it."""
-            pipeline.lower(graph, is_inference=is_inference)
+            lowered = pipeline.lower(graph, is_inference=is_inference)
+            marks.leave(torch_version.counters(), lowered, pipeline.plan.digest, backward=pipeline.backward)
 
     return Functionalization(), Transformation(), LoweringPass()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vllm_ir import fingerprint, runtime
+from vllm_ir.names import NATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,7 +32,8 @@ class Plan:
     Attributes:
         ops: by name.
         orders: each op's candidates in order, for a graph that is compiled, open scopes included.
-        passes: run in this order on the graph with the ops in it.
+        passes: run in this order on the graph with the ops in it: the user's, then those of distributions.
+        bringers: the distribution of each of the passes; None for the user's.
         batch_invariant: only batch-invariant implementations were admitted.
         strict: raise where a refusal would fall back.
         exact: keep the roundings of the native functions.
@@ -41,6 +43,7 @@ class Plan:
     ops: Mapping[str, IrOp]
     orders: Mapping[str, tuple[Candidate, ...]]
     passes: tuple[GraphPass, ...] = ()
+    bringers: tuple[str | None, ...] = ()
     batch_invariant: bool = False
     strict: bool = False
     exact: bool = False
@@ -53,7 +56,7 @@ class Plan:
         """Return the plan that holds in the current context.
 
         Args:
-            passes: on the graph with the ops in it.
+            passes: the user's, on the graph with the ops in it.
             exact: keep the roundings of the native functions.
             extra: by op, what goes before everything else.
 
@@ -72,11 +75,13 @@ class Plan:
                     wishes = (*wishes, extra[op.name])
                 orders[op.name] = state.candidates(op, wishes, compiling=True)
                 state.check(op, orders[op.name])
-            told = state.environment
+            told, brought = state.environment, state.landscape.passes
+        own = tuple(passes)
         plan = cls(
             ops=ops,
             orders=orders,
-            passes=tuple(passes),
+            passes=(*own, *(each for _, each in brought)),
+            bringers=(*(None for _ in own), *(distribution for distribution, _ in brought)),
             batch_invariant=told.batch_invariant,
             strict=told.strict,
             exact=exact,
@@ -101,6 +106,7 @@ class Plan:
                     continue
                 digest = fingerprint.implementation_digest(candidate.impl)
                 lines.append(f"  {candidate.entry.provider} required={candidate.entry.required} {digest}")
-                if candidate.unconditional:
+                if candidate.unconditional and (candidate.entry.required or candidate.impl.provider == NATIVE):
+                    # Any other that cannot be put into a graph makes room for the next one.
                     break
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -6,12 +6,22 @@ Everything else in this package is written against this module.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from vllm_ir.compile import torch_passes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import torch
+
+
+class Watch(Protocol):
+    """What is told of each functional graph that a compiler makes."""
+
+    def __call__(self, *, backward: bool) -> AbstractContextManager[None]:
+        """Return what is entered while a graph is made."""
 
 
 def inductor_config() -> Any:
@@ -21,35 +31,40 @@ def inductor_config() -> Any:
     return config
 
 
-def pass_base() -> type:
-    """Return the class of a graph pass that has a cache key and is told whether the graph is one for inference."""
-    from torch._inductor.custom_graph_pass import CustomInferenceAwareGraphPass
+def decompositions(patches: Mapping[str, Any] | None = None) -> dict[Any, Callable[..., Any]]:
+    """Return what Inductor takes apart while tracing.
 
-    return CustomInferenceAwareGraphPass
-
-
-def plain_pass_base() -> type:
-    """Return the class of a graph pass that has a cache key."""
-    from torch._inductor.custom_graph_pass import CustomGraphPass
-
-    return CustomGraphPass
-
-
-def chained(*passes: Any) -> Any:
-    """Return passes as one value of a configuration; None among them, and tuples of them, are what users had set."""
-    flat: list[Any] = []
-    for each in passes:
-        if each is None:
-            continue
-        flat.extend(each if isinstance(each, (list, tuple)) else (each,))
-    return tuple(flat) if flat else None
-
-
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return what Inductor takes apart while tracing."""
+    Args:
+        patches: the configuration that it is asked under; random numbers as in eager, and in torch 2.11 exact
+            roundings, leave operations whole.
+    """
     from torch._inductor.decomposition import select_decomp_table
 
-    return dict(select_decomp_table())
+    with inductor_config().patch(dict(patches or {})):
+        return dict(select_decomp_table())
+
+
+class Decompositions:
+    """What is taken apart while tracing, as Inductor asks for it from torch 2.12 on, and as its cache key sees it.
+
+    Torch 2.12 asks a function that cannot be part of a key, so that its cache is bypassed; from 2.13 on the key holds
+    the whole table, of which not everything has a stable form. Nothing is lost without it: the table follows from the
+    configuration and from the plan, which are in the key themselves.
+
+    Args:
+        table: by operation.
+    """
+
+    def __init__(self, table: Mapping[Any, Callable[..., Any]]) -> None:
+        self._table = dict(table)
+
+    def __call__(self) -> dict[Any, Callable[..., Any]]:
+        """Return the table."""
+        return self._table
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Return what stands for it in a key."""
+        return str, ("vllm_ir",)
 
 
 def compile_with_inductor(
@@ -57,6 +72,7 @@ def compile_with_inductor(
     inputs: Sequence[Any],
     patches: Mapping[str, Any],
     table: Mapping[Any, Callable[..., Any]],
+    watch: Watch,
 ) -> Callable[..., Any]:
     """Return what Inductor makes of a graph.
 
@@ -65,10 +81,23 @@ def compile_with_inductor(
         inputs: what Dynamo traced it with.
         patches: the configuration that holds for it, its backward graph included.
         table: what is taken apart while tracing.
+        watch: entered while each functional graph is compiled or taken from the cache of those.
     """
-    from torch._inductor.compile_fx import compile_fx
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    made: Any = compile_fx(module, inputs, config_patches=dict(patches), decompositions=dict(table))
+    asked = Decompositions(table)
+
+    def compile_one(*args: Any, **kwargs: Any) -> Any:
+        """Compile one functional graph."""
+        if "get_decomp_fn" in kwargs:
+            kwargs["get_decomp_fn"] = asked
+        is_inference = bool(kwargs.get("is_inference", False))
+        with watch(backward=bool(kwargs.get("is_backward", False))), torch_passes.compiling(is_inference=is_inference):
+            return compile_fx_inner(*args, **kwargs)
+
+    made: Any = compile_fx(
+        module, inputs, inner_compile=compile_one, config_patches=dict(patches), decompositions=asked()
+    )
     run: Callable[..., Any] = made
     return run
 
@@ -78,6 +107,18 @@ def counters() -> Any:
     from torch._dynamo.utils import counters as found
 
     return found["inductor"]
+
+
+def cache_counts() -> dict[str, int]:
+    """Return how often each of torch's caches of compiled graphs said what, such as "FxGraphCache hit"."""
+    from torch._dynamo.utils import counters as found
+
+    places = (("FxGraphCache", "inductor", "fxgraph_cache"), ("AOTAutogradCache", "aot_autograd", "autograd_cache"))
+    return {
+        f"{cache} {what}": found[group][f"{prefix}_{what}"]
+        for cache, group, prefix in places
+        for what in ("hit", "miss", "bypass")
+    }
 
 
 @contextlib.contextmanager
@@ -136,24 +177,23 @@ def compile_with_aot(module: torch.fx.GraphModule, inputs: Sequence[Any], compil
     Args:
         module: the graph as Dynamo made it.
         inputs: what it was traced with.
-        compiler: takes a graph module, its inputs and `is_inference`; returns what runs it.
+        compiler: takes a graph module, its inputs, `is_inference` and `backward`; returns what runs it.
     """
     from torch._functorch._aot_autograd.utils import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
-    def boxed(*, is_inference: bool) -> Callable[..., Any]:
+    def boxed(*, is_inference: bool, backward: bool = False) -> Callable[..., Any]:
         """Return the compiler as AOTAutograd takes it."""
 
         def run(graph_module: torch.fx.GraphModule, example: Sequence[Any]) -> Any:
             """Compile one graph."""
-            return make_boxed_func(compiler(graph_module, example, is_inference=is_inference))
+            return make_boxed_func(compiler(graph_module, example, is_inference=is_inference, backward=backward))
 
         return run
 
-    training = boxed(is_inference=False)
     return aot_autograd(
-        fw_compiler=training,
-        bw_compiler=training,
+        fw_compiler=boxed(is_inference=False),
+        bw_compiler=boxed(is_inference=False, backward=True),
         inference_compiler=boxed(is_inference=True),
         keep_inference_input_mutations=True,
     )(module, inputs)

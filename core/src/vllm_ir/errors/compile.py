@@ -98,8 +98,13 @@ class BadCompileOption(ConfigurationError):
 class BrokenPass(DeclarationError):
     """A graph pass raised, or left a graph that does not hold together."""
 
-    def __init__(self, *, name: str, cause: str) -> None:
-        self.name, self.cause = name, cause
+    def __init__(self, *, name: str, cause: str, distribution: str | None = None) -> None:
+        self.name, self.cause, self.distribution = name, cause, distribution
+        whose = "" if distribution is None else f" of {distribution}"
+        mend = "leave it out of passes=[...]" if distribution is None else f"deny {distribution}"
         super().__init__(
-            f"Graph pass {name!r} failed: {cause}. Leave it out of passes=[...], or mend it.", name=name, cause=cause
+            f"Graph pass {name!r}{whose} failed: {cause}. Mend it, or {mend}.",
+            name=name,
+            cause=cause,
+            distribution=distribution,
         )

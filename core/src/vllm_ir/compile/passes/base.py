@@ -7,13 +7,13 @@ import hashlib
 import time
 from typing import TYPE_CHECKING
 
+from vllm_ir.compile import metadata
 from vllm_ir.errors import BrokenPass, IrError
 from vllm_ir.fingerprint import source_digest
 from vllm_ir.graphs import PassRecord
-from vllm_ir.log import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from torch import fx
 
@@ -22,7 +22,8 @@ class GraphPass(abc.ABC):
     """A change to graphs that hold ops; derive from it, write `apply`, and hand it to `passes=[...]`.
 
     A pass sees a functional graph behind AOTAutograd: every op is a call of its `default` overload, whoever will run
-    it, and each node has its fake result in `node.meta["val"]`. What it inserts needs one, too.
+    it, and each node has its fake result in `node.meta["val"]`. What it inserts without one gets it from the fake of
+    the operation that it calls; what reads that gets another one where its own no longer fits.
 
     Attributes:
         name: how logs and reports call it; the class's name unless set.
@@ -57,25 +58,40 @@ class GraphPass(abc.ABC):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def run_passes(passes: Iterable[GraphPass], graph: fx.Graph) -> list[PassRecord]:
+def run_passes(
+    passes: Sequence[GraphPass], graph: fx.Graph, bringers: Sequence[str | None] | None = None
+) -> list[PassRecord]:
     """Run passes over a graph in their order and return what they did.
+
+    Args:
+        passes: the passes.
+        graph: functional, with fake results in each node's metadata.
+        bringers: the distribution that brought each of them; None for one of the user's.
 
     Raises:
         BrokenPass: one raised, or left a graph that does not hold together.
     """
     records: list[PassRecord] = []
-    for each in passes:
+    for each, distribution in zip(passes, bringers or [None] * len(passes), strict=True):
         start = time.perf_counter()
         try:
-            changes = each.apply(graph)
-            if changes:
-                graph.lint()
+            changes = _run(each, graph)
         except IrError:
             raise
         except Exception as error:
             cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise BrokenPass(name=each.name, cause=cause) from error
-        record = PassRecord(each.name, int(changes), time.perf_counter() - start)
-        logger.debug("pass %s: %d changes in %.1f ms", record.name, record.changes, 1e3 * record.seconds)
-        records.append(record)
+            raise BrokenPass(name=each.name, distribution=distribution, cause=cause) from error
+        records.append(PassRecord(each.name, changes, time.perf_counter() - start))
     return records
+
+
+def _run(each: GraphPass, graph: fx.Graph) -> int:
+    """Run one pass, see to the metadata of what it inserted, and return the number of its changes."""
+    changes: object = each.apply(graph)
+    if not isinstance(changes, int):
+        message = f"apply returned {type(changes).__name__}, wanted the number of changes"
+        raise TypeError(message)
+    filled = metadata.fill(graph)
+    if changes or filled:
+        graph.lint()
+    return int(changes)
