@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir import runtime
 from vllm_ir.compile import torch_version
+from vllm_ir.compile.functionalization import mark_subgraphs
+from vllm_ir.compile.graph import subgraphs
+from vllm_ir.compile.lowering import Lowered
 from vllm_ir.compile.pipeline import Pipeline
 from vllm_ir.compile.plan import Plan
-from vllm_ir.graphs import GraphRecord
+from vllm_ir.compile.recording import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
-    from vllm_ir.compile.lowering import Lowered
     from vllm_ir.compile.options import CompileOptions
+
+HOME: Final = "vllm_ir"
+"""The key of a graph module's metadata that says which compilation it belongs to."""
 
 
 def compile_with(
@@ -32,20 +36,22 @@ def compile_with(
         name: how Dynamo calls the graph.
     """
     pipeline = Pipeline(plan, {})
+    recorder = Recorder(name, pipeline)
+    lower_to: Any = options.lower_to
 
-    def prepare(graph_module: torch.fx.GraphModule, example: Sequence[Any], *, is_inference: bool) -> Any:
+    def prepare(graph: torch.fx.GraphModule, example: Sequence[Any], *, is_inference: bool, backward: bool) -> Any:
         """Run the passes, then hand the graph over."""
-        pipeline.transform(graph_module.graph)
-        graph_module.meta["vllm_ir"] = (pipeline, is_inference)
-        lower_to: Any = options.lower_to
-        graph_module.recompile()
-        made = lower_to(graph_module, example)
-        ran, lowered = pipeline.take()
-        runtime.current().graphs.add([_record(name if is_inference else f"{name} training", ran, lowered, plan)])
-        return made
+        with recorder.one(backward=backward):
+            for _, inner in (*subgraphs(graph), ("", graph)):
+                pipeline.transform(inner.graph)
+                inner.recompile()
+            graph.meta[HOME] = (pipeline, is_inference)
+            return lower_to(graph, example)
 
-    pipeline.functionalize(module.graph)
-    module.recompile()
+    mark_subgraphs(module)
+    for _, inner in (*subgraphs(module), ("", module)):
+        pipeline.functionalize(inner.graph)
+        inner.recompile()
     compiled: Callable[..., Any] = torch_version.compile_with_aot(module, inputs, prepare)
     return compiled
 
@@ -54,14 +60,16 @@ def lower_graph(
     module: torch.fx.GraphModule,
     plan: Plan | None = None,
     *,
+    of: torch.fx.GraphModule | None = None,
     table: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Lowered:
     """Replace every op that is left in a graph by the implementation that runs it, where it stands.
 
     Args:
-        module: the graph that a `lower_to` function was given, or any functional one with fake results in its nodes'
-            metadata.
+        module: the graph that a `lower_to` function was given, a part of it, or any functional one with fake results
+            in its nodes' metadata.
         plan: what it goes by; that of the compilation the graph comes from, else that of the current context.
+        of: the graph that the `lower_to` function was given, where `module` is a part cut out of it.
         table: what to take apart while implementations are traced; nothing when None.
 
     Returns:
@@ -71,24 +79,15 @@ def lower_graph(
         SelectionError: nothing may run a call, or what a user named cannot.
         BatchGuard: a predicate asks for a size that changes from call to call.
     """
-    found: Any = module.meta.get("vllm_ir")
-    if found is not None and plan is None and table is None:
-        pipeline, is_inference = found
+    home: Any = (of or module).meta.get(HOME)
+    if home is not None and plan is None and table is None:
+        pipeline, is_inference = home
     else:
-        pipeline, is_inference = Pipeline(plan or Plan.take(), table or {}), found is not None and found[1]
-    lowered: Lowered = pipeline.lower(module.graph, is_inference=is_inference)
-    module.recompile()
-    return lowered
-
-
-def _record(name: str, ran: Any, lowered: Lowered | None, plan: Plan) -> GraphRecord:
-    """Return what became of a graph."""
-    return GraphRecord(
-        name=name,
-        selected={} if lowered is None else lowered.selected,
-        refusals=() if lowered is None else tuple((*key, count) for key, count in lowered.refusals.items()),
-        passes=ran,
-        copies=0 if lowered is None else lowered.copies,
-        seconds=sum(each.seconds for each in ran),
-        digest=plan.digest,
-    )
+        pipeline, is_inference = Pipeline(plan or Plan.take(), table or {}), home is not None and home[1]
+    found = Lowered()
+    for name, inner in (*subgraphs(module), ("", module)):
+        # What a part is given belongs to the graph around it, whatever the caller donated.
+        lowered = pipeline.lower(inner.graph, is_inference=is_inference and not name and of in (None, module))
+        inner.recompile()
+        found = found.joined(lowered)
+    return found
