@@ -10,13 +10,14 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from vllm_ir import dispatch
+from vllm_ir import dispatch, runtime
 from vllm_ir.compile import torch_tracing, torch_version
 from vllm_ir.compile.graph import tensors_of
 from vllm_ir.dispatch import BrokenPredicate
 from vllm_ir.errors import IrError
 from vllm_ir.log import logger
 from vllm_ir.names import NATIVE
+from vllm_ir.observation import Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from torch._guards import TracingContext
 
     from vllm_ir.compile.plan import Plan
+    from vllm_ir.priority import Entry
+    from vllm_ir.verdict import Unsupported
 
 
 class Choice:
@@ -122,19 +125,32 @@ def why_whole(plan: Plan, op: str, args: Sequence[Any]) -> str | None:
     if plan.batch_invariant:
         return "compiled code gives no batch invariance"
     shape_env = next((torch_version.shape_env_of(tensor) for tensor in tensors_of(tuple(args))), None)
+    refusals: list[tuple[Entry, Unsupported]] = []
     for candidate in plan.orders[op]:
         impl = candidate.impl
         if impl is None or candidate.refusal is not None:
             continue
         with torch_version.no_new_guards(shape_env):
             refusal = dispatch.judge(impl, args)
+        if refusal is None and impl.provider == NATIVE:
+            _tell(op, refusals)
+            return None
         if refusal is None:
-            return None if impl.provider == NATIVE else f"{impl.provider} takes it"
+            return f"{impl.provider} takes it"
         if isinstance(refusal, BrokenPredicate):
             return f"{impl.provider} gives no verdict yet: {refusal}"
         if plan.strict and candidate.entry.required:
             return f"{impl.provider} refuses, and strict mode raises: {refusal}"
+        refusals.append((candidate.entry, refusal))
     return "every candidate refuses"
+
+
+def _tell(op: str, refusals: Sequence[tuple[Entry, Unsupported]]) -> None:
+    """Record refusals as an eager call does, for the code that is generated asks nobody any more."""
+    state = runtime.current()
+    ledger = state.board(state.registry.get(op)).ledger
+    for entry, refusal in refusals:
+        Witness(ledger, entry, strict=False, trace=state.environment.trace, counters=state.counting).refused(refusal)
 
 
 def keep_whole(*_args: Any, **_kwargs: Any) -> Any:
@@ -142,18 +158,19 @@ def keep_whole(*_args: Any, **_kwargs: Any) -> Any:
     return NotImplemented
 
 
-def decompositions_without_ops() -> dict[Any, Callable[..., Any]]:
+def decompositions_without_ops(patches: Mapping[str, Any] | None = None) -> dict[Any, Callable[..., Any]]:
     """Return what Inductor takes apart while tracing, with our ops kept whole whoever runs them.
 
     The graph at hand is then compiled by somebody who has a key of its own for what becomes of them.
-    """
-    from vllm_ir import runtime
 
+    Args:
+        patches: the configuration that the graph is compiled under.
+    """
     context = torch_tracing.tracing_context()
     if context is not None:
         _choices.pop(context, None)
     ops = {op.torch_op: keep_whole for op in runtime.current().registry}
-    return {**torch_version.decompositions(), **ops}
+    return {**torch_version.decompositions(patches), **ops}
 
 
 def _current() -> Choice | None:
