@@ -1,4 +1,4 @@
-"""Which nodes of a graph share memory, who owns it, and when it is last used.
+"""Which nodes of a graph share memory, who owns it, and whether it is still used.
 
 Decided from the schemas of ops and from the storages of their fake results together: passes that replace a copy by its
 source leave the storages of views behind as they were, and an op's schema alone does not know what a chain of them
@@ -7,26 +7,27 @@ ends on. Where neither can tell, memory counts as shared.
 
 from __future__ import annotations
 
+import functools
 import operator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from vllm_ir.compile import torch_version
 from vllm_ir.compile.graph import storages, tensors_of, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from torch import fx
-
-ALWAYS: Final = 1 << 60
-"""The place of the last use of memory that the graph returns."""
 
 Root = tuple[object, int]
 """One piece of memory: the node that brought it, and which of its results."""
 
 
 class Aliases:
-    """The memory of one graph, kept up to date while ops in it are replaced.
+    """The memory of one graph, kept up to date while calls in it are replaced.
+
+    Who reads memory, and when, is asked of the graph itself, which knows it at any time; only what lies in which memory
+    is kept here.
 
     Args:
         graph: with fake results in each node's metadata.
@@ -35,14 +36,11 @@ class Aliases:
     def __init__(self, graph: fx.Graph) -> None:
         self._roots: dict[fx.Node, frozenset[Root]] = {}
         self._heirs: dict[Root, frozenset[Root]] = {}
-        self._last: dict[Root, int] = {}
+        self._members: dict[Root, list[fx.Node]] = {}
         self._inputs: set[Root] = set()
-        self._places: dict[fx.Node, int] = {}
-        for place, node in enumerate(graph.nodes):
-            self._places[node] = place
-            self._find(node)
+        self._given: dict[int, Root] = {}
         for node in graph.nodes:
-            self._use(node)
+            self._find(node)
 
     def roots(self, node: fx.Node) -> frozenset[Root]:
         """Return the memory that a node's result may lie in; empty for what is no tensor."""
@@ -56,36 +54,36 @@ class Aliases:
         return any(root in self._inputs for root in self.roots(node))
 
     def used_after(self, node: fx.Node, place: fx.Node) -> bool:
-        """Tell whether the memory of a node's result is read or returned after a place in the graph."""
-        last = max((self._last.get(root, -1) for root in self.roots(node)), default=-1)
-        return last > self._places[place]
+        """Tell whether the memory of a node's result is read, written or returned after a place in the graph."""
+        return any(
+            user.op == "output" or place < user
+            for root in self.roots(node)
+            for member in self._members[root]
+            for user in member.users
+        )
 
     def take(self, node: fx.Node) -> None:
         """Let the graph own the memory of a node's result: the caller donated it, and another value is in it now."""
         self._inputs -= self.roots(node)
 
-    def replace(self, node: fx.Node, added: Iterable[fx.Node], results: list[tuple[fx.Node, fx.Node]]) -> None:
-        """Take in that nodes stand in place of one.
+    def replace(self, added: Iterable[fx.Node], results: Sequence[tuple[fx.Node, fx.Node]]) -> None:
+        """Take in that nodes were added, and that others hold now what some held before.
 
         Args:
-            node: what was replaced; its users are still its own.
-            added: what computes its results now, in order.
-            results: each node that read a result of it, or it itself, and the node that holds this result now.
+            added: what was put in, in order.
+            results: each node that is about to go, and the node that its users will read instead.
         """
-        place = self._places[node]
         for new in added:
-            self._places[new] = place
             self._find(new)
-            for root in self.roots(new):
-                self._last[root] = max(self._last.get(root, -1), self._last_use(new))
         for old, new in results:
             now = self.roots(new)
-            last = max((self._last.get(root, -1) for root in self.roots(old)), default=-1)
-            for root in now:
-                self._last[root] = max(self._last.get(root, -1), last)
-            for root in self._roots.get(old, frozenset()) - now:
-                if root not in now:
-                    self._heirs[root] = now
+            for root in self._roots.get(old, frozenset()):
+                if root in now or root in self._heirs:
+                    continue
+                # What looked like views of the old result are views of the new one.
+                self._heirs[root] = now
+                for kept in now:
+                    self._members[kept] += self._members[root]
 
     def _resolve(self, root: Root) -> frozenset[Root]:
         """Return the memory that a result lies in, followed through what replaced it."""
@@ -97,35 +95,33 @@ class Aliases:
             found |= self._resolve(heir)
         return frozenset(found)
 
-    def _use(self, node: fx.Node) -> None:
-        """Record where a node's memory is last used."""
-        last = self._last_use(node)
-        for root in self.roots(node):
-            self._last[root] = max(self._last.get(root, -1), last)
-
-    def _last_use(self, node: fx.Node) -> int:
-        """Return the place of the last user of a node."""
-        return max((ALWAYS if u.op == "output" else self._places.get(u, -1) for u in node.users), default=-1)
-
     def _find(self, node: fx.Node) -> None:
-        """Record the memory of a new node's result."""
-        if node.op in ("placeholder", "get_attr"):
-            roots = frozenset({(node, 0)})
-            self._roots[node] = roots
-            self._inputs |= roots
-            return
+        """Record the memory of a node's result."""
+        roots = self._roots_of(node)
+        self._roots[node] = roots
+        for root in roots:
+            for now in self._resolve(root):
+                self._members.setdefault(now, []).append(node)
+
+    def _roots_of(self, node: fx.Node) -> frozenset[Root]:
+        """Return the memory of a new node's result."""
         if node.op == "output":
-            return
+            return frozenset()
+        tensors = tensors_of(value_of(node))
+        if node.op in ("placeholder", "get_attr"):
+            # Two inputs may be views of one tensor.
+            roots = {self._given.setdefault(s, (node, 0)) for tensor in tensors for s in storages(tensor)}
+            self._inputs |= roots or {(node, 0)}
+            return frozenset(roots or {(node, 0)})
         parent = node.args[0] if node.args else None
         if node.target is operator.getitem and _is_node(parent):
-            self._roots[node] = self._item(node, parent)
-            return
+            return self._item(node, parent)
         found: set[Root] = set()
         for source in _shared(node):
             found |= self.roots(source)
-        if not found and tensors_of(value_of(node)):
+        if not found and tensors:
             found.add((node, 0))
-        self._roots[node] = frozenset(found)
+        return frozenset(found)
 
     def _item(self, node: fx.Node, parent: Any) -> frozenset[Root]:
         """Return the memory of one of several results: memory of its own, unless the op returns views."""
@@ -153,6 +149,8 @@ def _shared(node: fx.Node) -> list[fx.Node]:
     """Return the arguments that a result of a node may share memory with."""
     target = node.target
     sources = [source for source in node.all_input_nodes if tensors_of(value_of(source))]
+    if target in _unmarked_views():
+        return sources
     if isinstance(target, torch_version.higher_order_op()) or node.op in ("call_module", "call_method"):
         return sources
     mine = {storage for tensor in tensors_of(value_of(node)) for storage in storages(tensor)}
@@ -173,17 +171,25 @@ def _is_arithmetic(target: object) -> bool:
     return getattr(target, "__module__", "") in ("_operator", "math", "torch")
 
 
+@functools.cache
+def _unmarked_views() -> frozenset[object]:
+    """Return the ops whose schema hides that their result is their argument's memory."""
+    import torch
+
+    return frozenset({torch.ops.aten._unsafe_view.default, torch.ops.aten.lift.default})  # noqa: SLF001
+
+
 def _aliased(node: fx.Node, target: Any) -> list[fx.Node]:
     """Return the arguments that an op's schema says a result is a view of, or is."""
     import torch
 
     schema = torch_version.schema_of(target)
-    returned = {name for result in schema.returns if result.alias_info for name in result.alias_info.before_set}
-    if not returned:
-        return []
+    marked = [result.alias_info.before_set for result in schema.returns if result.alias_info]
     found: list[fx.Node] = []
     for index, argument in enumerate(schema.arguments):
-        if argument.alias_info is None or not (argument.alias_info.before_set & returned or "*" in returned):
+        # What is a list of tensors is marked without a name.
+        own = argument.alias_info.before_set if argument.alias_info else None
+        if own is None or not any(not own or not names or own & names or "*" in own | names for names in marked):
             continue
         value = node.kwargs.get(argument.name, node.args[index] if index < len(node.args) else None)
         torch.fx.map_arg(value, found.append)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.compile import torch_version
-from vllm_ir.compile.graph import tensors_of, value_of
+from vllm_ir.compile.graph import contiguous, tensors_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -75,8 +75,11 @@ def _writable(node: fx.Node, args: Sequence[Any], index: int, donated: Collectio
         return False
     if aliases.owned_by_caller(argument) and index not in donated:
         return False
+    # What it writes to, it returns, and results are contiguous.
+    if not all(map(contiguous, tensors_of(value_of(argument)))):
+        return False
     others = [value for place, value in enumerate(args) if place != index]
-    return not any(memory & aliases.roots(other) for other in _nodes(others)) and not _repeats(argument)
+    return not any(memory & aliases.roots(other) for other in _nodes(others))
 
 
 def _nodes(values: Sequence[Any]) -> list[fx.Node]:
@@ -90,12 +93,3 @@ def _nodes(values: Sequence[Any]) -> list[fx.Node]:
         elif isinstance(value, (list, tuple)):
             found.extend(_nodes(value))
     return found
-
-
-def _repeats(node: fx.Node) -> bool:
-    """Tell whether an element of a tensor lies in memory more than once, as in an expanded one."""
-    return any(
-        stride == 0 and size != 1
-        for tensor in tensors_of(value_of(node))
-        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )

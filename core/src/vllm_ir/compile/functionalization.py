@@ -8,20 +8,39 @@ have been taken for superfluous, and the argument would look like the caller's o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from vllm_ir.compile.graph import arguments_of, calls_of, source_of, storages, tensors_of, value_of
+from vllm_ir.compile.graph import arguments_of, calls_of, source_of, storages, subgraphs, tensors_of, value_of
+from vllm_ir.compile.overlap import overlapping
 from vllm_ir.errors import UsedAfterDonation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
     from torch import fx
 
     from vllm_ir.op import IrOp
 
 NOTE: Final = "vllm_ir"
 """The key of a node's donations in its custom metadata, which AOTAutograd hands on."""
+
+INNER: Final = "vllm_ir_inner"
+"""The key that marks what is given to a graph inside of another."""
+
+METADATA: Final = frozenset(
+    {"size", "stride", "dim", "ndim", "numel", "nelement", "storage_offset", "element_size", "is_contiguous", "shape"}
+    | {"dtype", "device", "layout"}
+)
+"""Methods and attributes of a tensor that do not depend on its values."""
+
+
+class _Read(NamedTuple):
+    """One node that reads a tensor."""
+
+    place: int
+    node: fx.Node
+    tensor: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +58,17 @@ class Donation:
     donated: tuple[int, ...]
 
 
+def mark_subgraphs(module: fx.GraphModule) -> None:
+    """Note down which graphs are parts of others: what those are given belongs to the graph around them.
+
+    Passes see one graph at a time and could not tell.
+    """
+    for _, inner in subgraphs(module):
+        for node in inner.graph.nodes:
+            if node.op == "placeholder":
+                node.meta[INNER] = True
+
+
 def functionalize(graph: fx.Graph, ops: Mapping[str, IrOp]) -> list[Donation | None]:
     """Let every donating call be a functional one, and return what each call of an op donates, in the graph's order.
 
@@ -52,7 +82,7 @@ def functionalize(graph: fx.Graph, ops: Mapping[str, IrOp]) -> list[Donation | N
     calls = calls_of(ops)
     found: list[Donation | None] = []
     given: frozenset[int] = frozenset()
-    reads: dict[int, tuple[int, fx.Node]] = {}
+    reads: dict[int, list[_Read]] = {}
     for place, node in enumerate(graph.nodes):
         if node.op != "call_function" or node.target not in calls:
             continue
@@ -61,7 +91,7 @@ def functionalize(graph: fx.Graph, ops: Mapping[str, IrOp]) -> list[Donation | N
             found.append(None)
             continue
         if not reads:
-            given, reads = _given(graph), _last_reads(graph)
+            given, reads = _given(graph), _reads(graph)
         donation = _donation(node, op, given)
         _check(node, place, op, reads)
         node.target = op.torch_op
@@ -88,7 +118,7 @@ def _given(graph: fx.Graph) -> frozenset[int]:
         if node.op not in ("placeholder", "get_attr"):
             continue
         for tensor in tensors_of(value_of(node)):
-            lasting = node.op == "get_attr" or isinstance(tensor, torch.nn.Parameter)
+            lasting = node.op == "get_attr" or isinstance(tensor, torch.nn.Parameter) or INNER in node.meta
             (kept if lasting else memory).update(storages(tensor))
     return frozenset(memory - kept)
 
@@ -109,42 +139,51 @@ def _donation(node: fx.Node, op: IrOp, given: frozenset[int]) -> Donation:
 
 
 def _memory(value: Any) -> frozenset[int]:
-    """Return the memory of an argument: of a node, or of a list of them."""
+    """Return the memory of an argument."""
     import torch
 
     if isinstance(value, torch.fx.Node):
         return frozenset(s for tensor in tensors_of(value_of(value)) for s in storages(tensor))
-    if isinstance(value, (list, tuple)):
-        return frozenset(s for item in value for s in _memory(item))
     return frozenset()
 
 
-def _last_reads(graph: fx.Graph) -> dict[int, tuple[int, fx.Node]]:
-    """Return where each piece of memory is last read, by the node's place in the graph."""
-    found: dict[int, tuple[int, fx.Node]] = {}
+def _reads(graph: fx.Graph) -> dict[int, list[_Read]]:
+    """Return who reads each piece of memory, in the graph's order."""
+    found: dict[int, list[_Read]] = {}
     for place, node in enumerate(graph.nodes):
+        if _asks_for_metadata(node):
+            continue
         for source in node.all_input_nodes:
-            for memory in _memory(source):
-                found[memory] = (place, node)
+            for tensor in tensors_of(value_of(source)):
+                for memory in storages(tensor):
+                    found.setdefault(memory, []).append(_Read(place, node, tensor))
     return found
 
 
-def _check(node: fx.Node, place: int, op: IrOp, reads: Mapping[int, tuple[int, fx.Node]]) -> None:
-    """Raise if what a call donates is read behind it."""
-    import torch
+def _asks_for_metadata(node: fx.Node) -> bool:
+    """Tell whether a node asks a tensor only for what is still true when other values are in it."""
+    if node.op == "call_method":
+        return node.target in METADATA
+    if node.target is getattr:
+        return node.args[1] in METADATA
+    return str(node.target).startswith("aten.sym_")
 
+
+def _check(node: fx.Node, place: int, op: IrOp, reads: Mapping[int, list[_Read]]) -> None:
+    """Raise if what a call donates is read behind it."""
     args = arguments_of(node, op)
     for index in op.activation_indices:
-        for memory in _memory(args[index]):
-            last, user = reads[memory]
-            if last <= place:
+        argument = args[index]
+        for tensor in tensors_of(value_of(argument)):
+            later = (r for memory in storages(tensor) for r in reads[memory] if r.place > place)
+            read = next((r for r in later if overlapping(tensor, r.tensor)), None)
+            if read is None:
                 continue
-            argument = args[index]
             raise UsedAfterDonation(
                 op=op.name,
                 argument=op.declaration.signature.names[index],
-                node=argument.name if isinstance(argument, torch.fx.Node) else str(argument),
-                user="the graph's output" if user.op == "output" else user.name,
+                node=argument.name,
+                user="the graph's output" if read.node.op == "output" else read.node.name,
                 where=source_of(node),
-                used=source_of(user),
+                used=source_of(read.node),
             )

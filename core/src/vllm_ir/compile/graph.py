@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_ir.compile import torch_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
     from torch import fx
@@ -38,6 +38,41 @@ def storages(tensor: torch.Tensor) -> frozenset[int]:
     """Return the identity of a tensor's memory; empty for one that has none of its own, such as a sparse one."""
     found = torch_version.storage_of(tensor)
     return frozenset() if found is None else frozenset({found})
+
+
+def contiguous(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor lies in memory row by row without gaps, asking nothing about sizes that are open."""
+    expected: Any = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        # Where a size is one, or nothing at all is there, strides mean nothing.
+        if same(size, 0):
+            return True
+        if not same(size, 1) and not same(stride, expected):
+            return False
+        expected = expected * size
+    return True
+
+
+def same(size: Any, other: Any) -> bool:
+    """Tell whether two sizes are the same whatever those that are open turn out to be."""
+    return str(size) == str(other)
+
+
+def subgraphs(module: fx.GraphModule) -> Iterator[tuple[str, fx.GraphModule]]:
+    """Return the graphs that a graph calls, such as the branches of a condition, with their names; innermost first."""
+    import torch
+
+    seen: set[str] = set()
+    for node in module.graph.nodes:
+        name = str(node.target)
+        if node.op != "get_attr" or name in seen:
+            continue
+        seen.add(name)
+        inner = getattr(module, name, None)
+        if isinstance(inner, torch.fx.GraphModule):
+            for path, each in subgraphs(inner):
+                yield f"{name}.{path}", each
+            yield name, inner
 
 
 def calls_of(ops: Mapping[str, IrOp]) -> dict[object, tuple[IrOp, bool]]:

@@ -10,15 +10,16 @@ from vllm_ir.compile import torch_version
 from vllm_ir.compile.aliases import Aliases
 from vllm_ir.compile.clones import copy_argument, needing_copies
 from vllm_ir.compile.functionalization import donated_inputs
-from vllm_ir.compile.graph import arguments_of, calls_of, fake_arguments, source_of, tensors_of, value_of
+from vllm_ir.compile.graph import arguments_of, calls_of, contiguous, fake_arguments, source_of, tensors_of, value_of
 from vllm_ir.compile.judging import Judge
 from vllm_ir.compile.tracing import Traced, describe, results_of, sharing, splice, trace
-from vllm_ir.errors import EndlessLowering, UntraceableImplementation
-from vllm_ir.log import logger
+from vllm_ir.errors import EndlessLowering, WrongResults
+from vllm_ir.names import NATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import torch
     from torch import fx
 
     from vllm_ir.compile.plan import Plan
@@ -51,6 +52,21 @@ class Lowered:
     def changes(self) -> int:
         """How many calls were replaced."""
         return sum(map(len, self.selected.values()))
+
+    def joined(self, other: Lowered) -> Lowered:
+        """Return this with what lowering another part of the same graph came to."""
+        selected = {op: dict(nodes) for op, nodes in self.selected.items()}
+        for op, nodes in other.selected.items():
+            mine = selected.setdefault(op, {})
+            for node, provider in nodes.items():
+                # Parts of a graph name their nodes alike.
+                number = sum(name.partition("#")[0] == node for name in mine)
+                mine[f"{node}#{number + 1}" if number else node] = provider
+        refusals = {
+            key: self.refusals.get(key, 0) + other.refusals.get(key, 0) for key in {**self.refusals, **other.refusals}
+        }
+        sums = (self.copies + other.copies, self.traces + other.traces, self.seconds + other.seconds)
+        return Lowered(selected, refusals, *sums)
 
 
 class Lowering:
@@ -129,24 +145,22 @@ class Lowering:
                 continue
             break
         added, results = splice(graph, node, traced, args_now)
-        readers = results_of(node, results)
-        _check_results(op, impl, node, results)
         if impl.inplace and function is impl.impl_fn:
+            # What was written to belongs to the results now.
             for index in op.activation_indices:
-                if index not in copied and hasattr(args[index], "meta"):
-                    aliases.take(args[index])
-        aliases.replace(node, [*copies, *added], [(old, new) for old, new in readers if hasattr(new, "meta")])
-        for reader, result in readers:
-            reader.replace_all_uses_with(result)
-        for reader, _ in readers:
-            if reader is not node:
-                graph.erase_node(reader)
+                aliases.take(args_now[index])
+        aliases.replace([*copies, *added], [])
+        results, more = _own(graph, node, results, aliases)
+        readers = results_of(node, results)
+        aliases.replace([], readers)
+        for old, new in readers:
+            old.replace_all_uses_with(new)
+        for old, _ in readers:
+            if old is not node:
+                graph.erase_node(old)
         graph.erase_node(node)
-        self._done.copies += len(copies)
+        self._done.copies += len(copies) + len(more)
         self._done.selected.setdefault(op.name, {})[node.name] = impl.provider
-        logger.debug(
-            "graph node %s: %s runs %s%s", node.name, impl.provider, op.name, f", {len(copies)} copies" * bool(copies)
-        )
         return added
 
     def _trace(
@@ -166,7 +180,12 @@ class Lowering:
         key = (impl.op_name, impl.provider, function is impl.impl_fn, *map(describe, values), sharing(values))
         traced = self._traces.get(key)
         if traced is None:
-            traced = trace(function, values, self._table)
+            # A kernel chosen by the size of one batch would run them all; native alone has nobody behind it.
+            tensors = () if impl.provider == NATIVE else tensors_of(values)
+            open_sizes = next(map(torch_version.shape_env_of, tensors), None)
+            with torch_version.no_new_guards(open_sizes):
+                traced = trace(function, values, self._table)
+            _check_results(tensors_of(value_of(node)), traced)
             self._traces[key] = traced
             self._done.traces += 1
         now, copies = list(args), []
@@ -184,16 +203,40 @@ def _copy_of(value: Any) -> Any:
         return value.clone(memory_format=torch.contiguous_format)
 
 
-def _check_results(op: IrOp, impl: IrOpImpl, node: fx.Node, results: list[Any]) -> None:
-    """Raise if an implementation's results are of another kind than native's."""
-    wanted = tensors_of(value_of(node))
-    got = [tensor for result in results for tensor in (tensors_of(value_of(result)) if hasattr(result, "meta") else ())]
-    told = [(str(t.dtype), torch_version.known_sizes(t)) for t in wanted]
-    said = [(str(t.dtype), torch_version.known_sizes(t)) for t in got]
-    if told != said:
-        raise UntraceableImplementation(
-            op=op.name,
-            provider=impl.provider,
-            cause=f"its results are {said}, native's are {told} (dtype and known sizes)",
-            where=source_of(node),
-        )
+def _own(
+    graph: fx.Graph, node: fx.Node, results: list[fx.Node], aliases: Aliases
+) -> tuple[list[fx.Node], list[fx.Node]]:
+    """Return the results of a call, each contiguous where native's is and in memory that nobody else reads, and copies.
+
+    An implementation may return an argument, the same tensor twice, or a part of a larger one.
+    """
+    made: list[fx.Node] = []
+    found: list[fx.Node] = []
+    for result, wanted in zip(results, tensors_of(value_of(node)), strict=True):
+        odd = contiguous(wanted) and not contiguous(value_of(result))
+        if odd or result in found or aliases.owned_by_caller(result) or aliases.used_after(result, node):
+            copy = copy_argument(graph, node, result)
+            aliases.replace([copy], [])
+            made.append(copy)
+            found.append(copy)
+        else:
+            found.append(result)
+    return found, made
+
+
+def _check_results(wanted: list[torch.Tensor], traced: Traced) -> None:
+    """Raise if an implementation's results are of another kind than native's.
+
+    Raises:
+        WrongResults: they are.
+    """
+    got = [f"{type(r).__name__}" if not tensors_of(r) else _kind(r) for r in traced.results]
+    told = [_kind(tensor) for tensor in wanted]
+    if told != got:
+        raise WrongResults(got=got, wanted=told)
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    """Return dtype and known sizes of a tensor, those that are open as question marks."""
+    sizes = ", ".join("?" if size is None else str(size) for size in torch_version.known_sizes(tensor))
+    return f"{tensor.dtype}[{sizes}]"

@@ -235,3 +235,13 @@ def symbols_of(size: Any) -> frozenset[str]:
 def known_sizes(tensor: torch.Tensor) -> tuple[int | None, ...]:
     """Return a tensor's sizes with None for those that are symbolic."""
     return tuple(None if symbols_of(size) else int(size) for size in tensor.shape)
+
+
+def hint_of(size: Any) -> int | None:
+    """Return a size, one that is open as it was when the graph was traced; None for one that depends on data."""
+    import torch
+
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    found: int | None = size.node.hint
+    return found

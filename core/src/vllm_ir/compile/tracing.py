@@ -27,10 +27,12 @@ class Traced:
     Attributes:
         module: its graph, whose placeholders stand for the arguments that are tensors or symbolic numbers, in order.
         several: whether it returns several results.
+        results: the fake results.
     """
 
     module: fx.GraphModule
     several: bool
+    results: tuple[Any, ...]
 
 
 def describe(value: Any) -> object:
@@ -74,18 +76,20 @@ def trace(function: Callable[..., Any], args: Sequence[Any], table: Mapping[Any,
     tensors = [value for value in leaves if isinstance(value, torch.Tensor)]
     mode = next((m for m in map(torch_version.fake_mode_of, tensors) if m is not None), None)
     several = False
+    results: tuple[Any, ...] = ()
 
     def run(*given: Any) -> Any:
         """Run the implementation on what stands for the tensors."""
-        nonlocal several
+        nonlocal several, results
         supply = iter(given)
         result = function(*(_fill(value, supply) for value in args))
         several = isinstance(result, (tuple, list))
+        results = tuple(result) if several else (result,)
         return result
 
     with mode or contextlib.nullcontext(), torch.no_grad():
         module = make_fx(run, decomposition_table=dict(table))(*leaves)
-    return Traced(module, several)
+    return Traced(module, several, results)
 
 
 def splice(graph: fx.Graph, node: fx.Node, traced: Traced, args: Sequence[Any]) -> tuple[list[fx.Node], list[Any]]:

@@ -52,6 +52,7 @@ from vllm_ir.errors.compile import (
     UnknownCompileOption,
     UntraceableImplementation,
     UsedAfterDonation,
+    WrongResults,
 )
 from vllm_ir.errors.configuration import (
     MalformedPriority,
@@ -212,6 +213,7 @@ __all__ = [
     "WrongCall",
     "WrongPlatform",
     "WrongProviderApi",
+    "WrongResults",
     "did_you_mean",
     "listed",
 ]

@@ -61,6 +61,18 @@ class UntraceableImplementation(SelectionError):
         )
 
 
+class WrongResults(DeclarationError):
+    """An implementation whose results are of another kind than native's."""
+
+    def __init__(self, *, got: Sequence[str], wanted: Sequence[str]) -> None:
+        self.got, self.wanted = tuple(got), tuple(wanted)
+        super().__init__(
+            f"its results are {', '.join(got) or 'none'}, native's are {', '.join(wanted)}",
+            got=self.got,
+            wanted=self.wanted,
+        )
+
+
 class EndlessLowering(SelectionError):
     """Implementations that call ops which lead back to them."""
 
