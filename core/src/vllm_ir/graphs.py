@@ -1,7 +1,8 @@
-"""What became of each compiled graph: who runs which call, who refused, and what passes did."""
+"""What a graph pass is, and what became of each compiled graph: who runs what, who refused, what passes did."""
 
 from __future__ import annotations
 
+import abc
 import collections
 import threading
 from dataclasses import dataclass
@@ -10,11 +11,31 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from torch import fx
+
 KEPT: Final = 1000
 """How many graphs a process remembers; a server that recompiles without end must not grow without end."""
 
 BACKWARD: Final = " backward"
 """The end of a backward graph's name."""
+
+
+class BasePass(abc.ABC):
+    """What a graph pass is, as those see it who hand it on; `vllm_ir.compile.passes.GraphPass` is what to derive from.
+
+    Attributes:
+        name: how logs and reports call it.
+    """
+
+    name: str = ""
+
+    @abc.abstractmethod
+    def apply(self, graph: fx.Graph) -> int:
+        """Change a graph where it stands and return how many places were changed."""
+
+    @abc.abstractmethod
+    def key(self) -> str:
+        """Return what tells compiled graphs with this pass from others."""
 
 
 @dataclass(frozen=True, slots=True)

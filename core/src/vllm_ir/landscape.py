@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vllm_ir.graphs import BasePass
     from vllm_ir.platforms import Platform
 
 Defaults = Mapping[str, tuple[str, ...]]
@@ -31,4 +32,4 @@ class Landscape:
     platform_defaults: Mapping[bool, Defaults] = field(default_factory=dict)
     unusable: Mapping[str, str] = field(default_factory=dict)
     distributions: Mapping[str, str] = field(default_factory=dict)
-    passes: tuple[tuple[str, Any], ...] = ()
+    passes: tuple[tuple[str, BasePass], ...] = ()

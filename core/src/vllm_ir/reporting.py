@@ -10,6 +10,7 @@ from vllm_ir import runtime
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vllm_ir.graphs import GraphRecord
     from vllm_ir.op import IrOp
     from vllm_ir.priority import Entry
     from vllm_ir.verdict import Explanation
@@ -24,12 +25,14 @@ class OpReport:
         priority: the order with its layers, as it holds in the current context.
         calls: how many calls each provider ran; empty unless VLLM_IR_COUNTERS=1.
         refusals: provider, reason and how often; plain refusals count only with VLLM_IR_COUNTERS=1.
+        graphs: in how many compiled graphs each provider runs the op; calls of those graphs are not counted.
     """
 
     op: str
     priority: tuple[Entry, ...]
     calls: Mapping[str, int]
     refusals: tuple[tuple[str, str, int], ...]
+    graphs: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +42,27 @@ class Report:
     Attributes:
         ops: by name.
         counting: whether calls are counted.
+        graphs: the graphs that were compiled by the backend vllm_ir, oldest first; the last thousand.
     """
 
     ops: Mapping[str, OpReport]
     counting: bool
+    graphs: tuple[GraphRecord, ...] = ()
 
     def __str__(self) -> str:
-        """Return a few lines per op."""
+        """Return a few lines per op, and per graph."""
         lines: list[str] = [] if self.counting else ["Calls are not counted; set VLLM_IR_COUNTERS=1 before start."]
         for op in self.ops.values():
             order = ", ".join(f"{entry.provider} [{entry.source}]" for entry in op.priority)
             calls = ", ".join(f"{provider} {count}" for provider, count in op.calls.items()) or "none"
-            lines.append(f"{op.op}: order {order}; calls {calls}")
+            graphs = ", ".join(f"{provider} in {count}" for provider, count in op.graphs.items())
+            lines.append(f"{op.op}: order {order}; calls {calls}" + (f"; graphs {graphs}" if graphs else ""))
             lines += [f"  {provider} refused {count}x: {reason}" for provider, reason, count in op.refusals]
-        return "\n".join(lines)
+        return "\n".join([*lines, *map(str, self.graphs)])
 
 
 def report() -> Report:
-    """Return what became of every registered op so far in this process.
+    """Return what became of every registered op, and of every compiled graph, so far in this process.
 
     Raises:
         ConfigurationError: a layer's list cannot be read.
@@ -67,8 +73,8 @@ def report() -> Report:
     for op in state.registry:
         ledger = state.board(op).ledger
         entries = tuple(c.entry for c in state.candidates(op, state.current_wishes(op)))
-        ops[op.name] = OpReport(op.name, entries, ledger.calls(), ledger.refusals())
-    return Report(ops, state.counting)
+        ops[op.name] = OpReport(op.name, entries, ledger.calls(), ledger.refusals(), state.graphs.counts(op.name))
+    return Report(ops, state.counting, state.graphs.all())
 
 
 def explain(op: str | IrOp, *args: Any, compiling: bool = False, **kwargs: Any) -> Explanation:

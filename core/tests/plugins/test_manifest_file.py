@@ -41,6 +41,7 @@ def test_the_example_of_the_page_is_read_in_full() -> None:
     text = page_example()
     manifest = read(text)
     assert (manifest.rank, manifest.adds_ops, manifest.platform) == (10, ("scaled_rms_norm",), None)
+    assert manifest.adds_passes == ("FuseScaledNorm",)
     assert manifest.summary.startswith("Fast normalisation")
     assert manifest.url == "https://example.com/fast-norms"
     assert manifest.digest == hashlib.sha256(text.encode()).hexdigest()
@@ -72,6 +73,7 @@ def test_the_least_manifest_has_the_defaults() -> None:
     """A distribution may bring nothing but, say, ops; what it does not say is as the page says."""
     manifest = read(START)
     assert (manifest.rank, manifest.url, manifest.adds_ops, manifest.platform) == (0, "", (), None)
+    assert manifest.adds_passes == ()
     assert (manifest.defaults_at_run_time, dict(manifest.providers)) == (False, {})
 
 

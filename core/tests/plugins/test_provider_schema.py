@@ -80,6 +80,7 @@ NEARLY_RIGHT = st.fixed_dictionaries(
         "url": st.sampled_from(["https://a.b/c", "http://x"]),
         "rank": st.integers(-5, 5) | st.just(2.0),
         "adds-ops": listed(NAMES),
+        "adds-passes": listed(st.sampled_from(["Fuse", "fuse_2"])),
         "platform": st.sampled_from(["npu", "_x"]),
         "defaults-at-run-time": st.booleans(),
         "providers": st.dictionaries(NAMES, PROVIDER, max_size=2),

@@ -90,6 +90,7 @@ def describe_provider(one: DistributionRecord, each: ProviderRecord) -> dict[str
         "summary": one.manifest.summary if one.manifest else None,
         "url": (one.manifest.url or None) if one.manifest else None,
         "rank": one.manifest.rank if one.manifest else None,
+        "adds_passes": list(one.manifest.adds_passes) if one.manifest else [],
         "defaults_at_run_time": one.manifest.defaults_at_run_time if one.manifest else False,
         "requires": {need.library: need.versions for need in each.manifest.requires} if each.manifest else {},
         "shadowed": [copy.describe() for copy in one.shadowed],

@@ -90,6 +90,7 @@ def _print_provider(each: dict[str, Any]) -> None:
             "dtypes": _dtypes(each["dtypes"]),
             "requires": ", ".join(f"{name}{versions}" for name, versions in each["requires"].items()),
             "rank": str(each["rank"] or ""),
+            "graph passes": ", ".join(each["adds_passes"]),
             "defaults": "decided by a hook at run time" if each["defaults_at_run_time"] else "",
         }
     )

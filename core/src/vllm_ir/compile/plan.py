@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vllm_ir import fingerprint, runtime
+from vllm_ir.errors import BrokenPass
 from vllm_ir.names import NATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from vllm_ir.compile.passes.base import GraphPass
     from vllm_ir.dispatch import Candidate
+    from vllm_ir.graphs import BasePass
     from vllm_ir.op import IrOp
     from vllm_ir.priority import Wish
 
@@ -42,7 +43,7 @@ class Plan:
 
     ops: Mapping[str, IrOp]
     orders: Mapping[str, tuple[Candidate, ...]]
-    passes: tuple[GraphPass, ...] = ()
+    passes: tuple[BasePass, ...] = ()
     bringers: tuple[str | None, ...] = ()
     batch_invariant: bool = False
     strict: bool = False
@@ -51,7 +52,7 @@ class Plan:
 
     @classmethod
     def take(
-        cls, *, passes: Iterable[GraphPass] = (), exact: bool = False, extra: Mapping[str, Wish] | None = None
+        cls, *, passes: Iterable[BasePass] = (), exact: bool = False, extra: Mapping[str, Wish] | None = None
     ) -> Plan:
         """Return the plan that holds in the current context.
 
@@ -62,6 +63,7 @@ class Plan:
 
         Raises:
             ConfigurationError: a layer names what does not exist or cannot run.
+            BrokenPass: a pass does not tell its key.
         """
         state = runtime.current()
         state.load()
@@ -96,7 +98,7 @@ class Plan:
             fingerprint.distribution_digest("vllm-ir"),
             architecture,
             f"batch_invariant={self.batch_invariant} strict={self.strict} exact={self.exact}",
-            *(each.key() for each in self.passes),
+            *(_key(each, distribution) for each, distribution in zip(self.passes, self.bringers, strict=True)),
         ]
         for name in sorted(self.ops):
             op = self.ops[name]
@@ -110,3 +112,19 @@ class Plan:
                     # Any other that cannot be put into a graph makes room for the next one.
                     break
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _key(each: BasePass, distribution: str | None) -> str:
+    """Return the key of a pass.
+
+    Raises:
+        BrokenPass: it gives none.
+    """
+    try:
+        key: object = each.key()
+    except Exception as error:
+        cause = f"key raised {type(error).__name__}: {error}"
+        raise BrokenPass(name=each.name, distribution=distribution, cause=cause) from error
+    if not isinstance(key, str):
+        raise BrokenPass(name=each.name, distribution=distribution, cause=f"key returned {key!r}, wanted a text")
+    return key

@@ -24,12 +24,17 @@ class Recorder:
     Args:
         name: how Dynamo calls the graph.
         pipeline: what happens to it, to its forward graph and to its backward graph.
+
+    Attributes:
+        pipeline: the same.
+        ops: those that implementations were put in place of, so far.
     """
 
     def __init__(self, name: str, pipeline: Pipeline) -> None:
         self._name = name
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         self._seen = False
+        self.ops: set[str] = set()
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
@@ -38,19 +43,19 @@ class Recorder:
         yield
         _log_caches(self._name, caches, "AOTAutogradCache")
         if not self._seen:
-            found = marks.find(counters, torch_version.counters(), self._pipeline.plan.digest)
+            found = marks.find(counters, torch_version.counters(), self.pipeline.plan.digest)
             for backward in sorted(found):
                 self._add(found[backward], backward=backward, cached=True)
 
     @contextlib.contextmanager
     def one(self, *, backward: bool) -> Iterator[None]:
         """Watch a compiler make one graph, now or when its backward is first wanted, in whatever thread that is."""
-        self._seen, self._pipeline.backward = True, backward
+        self._seen, self.pipeline.backward = True, backward
         counters, caches = dict(torch_version.counters()), torch_version.cache_counts()
         yield
         cached = None
-        if self._pipeline.lowered is None:
-            cached = marks.find(counters, torch_version.counters(), self._pipeline.plan.digest).get(backward)
+        if self.pipeline.lowered is None:
+            cached = marks.find(counters, torch_version.counters(), self.pipeline.plan.digest).get(backward)
         self._add(cached, backward=backward, cached=cached is not None)
         _log_caches(self._name + BACKWARD * backward, caches, "FxGraphCache")
 
@@ -62,7 +67,7 @@ class Recorder:
             backward: whether it is a backward graph.
             cached: whether it came from a cache.
         """
-        ran, lowered = self._pipeline.take()
+        ran, lowered = self.pipeline.take()
         known = found or lowered
         record = GraphRecord(
             name=self._name + BACKWARD * backward,
@@ -72,8 +77,9 @@ class Recorder:
             copies=0 if known is None else known.copies,
             seconds=sum(each.seconds for each in ran),
             cached=cached,
-            digest=self._pipeline.plan.digest,
+            digest=self.pipeline.plan.digest,
         )
+        self.ops.update(record.selected)
         runtime.current().graphs.add([record])
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("%s", record)

@@ -26,6 +26,21 @@ class BadHookResult(ProviderError):
         )
 
 
+class BadPass(ProviderError):
+    """A hook for graph passes that returned what cannot be one."""
+
+    kind: ClassVar[str] = "bad pass"
+
+    def __init__(self, *, distribution: str, got: str) -> None:
+        self.distribution, self.got = distribution, got
+        super().__init__(
+            f"Distribution {distribution}: hook vllm_ir_passes returned {got}. Wanted a list of objects of classes"
+            " derived from vllm_ir.compile.passes.GraphPass, each with a name of its own.",
+            distribution=distribution,
+            got=got,
+        )
+
+
 class BadDeclaration(ProviderError):
     """A declaration that the core refuses: its sentence tells why."""
 

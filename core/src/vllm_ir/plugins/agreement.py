@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vllm_ir.errors import BadHookResult, ManifestDisagrees, listed
+from vllm_ir.errors import BadHookResult, BadPass, ManifestDisagrees, listed
+from vllm_ir.graphs import BasePass
 from vllm_ir.implementation import IrOpImpl
 from vllm_ir.platforms import Platform
-from vllm_ir.plugins.hooks import IMPLEMENTATIONS, OPS, PLATFORM, PRIORITIES, WARM_UP
+from vllm_ir.plugins.hooks import IMPLEMENTATIONS, OPS, PASSES, PLATFORM, PRIORITIES, WARM_UP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +29,7 @@ def check_hooks(hooks: Hooks, manifest: Manifest) -> None:
     announced = {
         PLATFORM: ("platform", manifest.platform is not None),
         OPS: ("adds-ops", bool(manifest.adds_ops)),
+        PASSES: ("adds-passes", bool(manifest.adds_passes)),
         PRIORITIES: ("defaults-at-run-time", manifest.defaults_at_run_time),
         IMPLEMENTATIONS: ("providers", bool(manifest.providers)),
     }
@@ -79,6 +81,31 @@ def read_implementations(hooks: Hooks, platform: Platform) -> list[IrOpImpl]:
     """
     answer = hooks.call(IMPLEMENTATIONS, platform=platform)
     return _items(hooks, IMPLEMENTATIONS, answer, IrOpImpl, "a list of functions declared with implements(...)")
+
+
+def read_passes(hooks: Hooks, manifest: Manifest, platform: Platform) -> list[BasePass]:
+    """Return the graph passes that a distribution brings, in the order in which they run.
+
+    Raises:
+        BadPass: the hook returned something else, or two of one name.
+        ManifestDisagrees: their names are not those that the manifest lists.
+    """
+    answer = hooks.call(PASSES, platform=platform)
+    if answer is None and not hooks.has(PASSES):
+        return []
+    items = list(answer) if isinstance(answer, (list, tuple)) else [answer]
+    for item in items:
+        if not isinstance(item, BasePass):
+            got = f"a class, {item.__qualname__}; make an object of it" if isinstance(item, type) else _short(item)
+            raise BadPass(distribution=hooks.distribution, got=got)
+    names = [item.name for item in items]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadPass(distribution=hooks.distribution, got=f"two passes named {name!r}; one takes another name")
+    if set(names) != set(manifest.adds_passes):
+        told = listed(sorted(manifest.adds_passes))
+        _disagree(hooks.distribution, "the passes it adds", told, listed(sorted(names)))
+    return items
 
 
 def read_priorities(

@@ -35,9 +35,10 @@ PLATFORM: Final = "vllm_ir_platform"
 OPS: Final = "vllm_ir_ops"
 IMPLEMENTATIONS: Final = "vllm_ir_implementations"
 PRIORITIES: Final = "vllm_ir_default_priorities"
+PASSES: Final = "vllm_ir_passes"
 WARM_UP: Final = "vllm_ir_warm_up"
 
-HOOKS: Final = (PLATFORM, OPS, IMPLEMENTATIONS, PRIORITIES, WARM_UP)
+HOOKS: Final = (PLATFORM, OPS, IMPLEMENTATIONS, PRIORITIES, PASSES, WARM_UP)
 """Names of all hooks."""
 
 _MARK: Final = f"{hookspecs.PROJECT}_impl"  # where pluggy's marker leaves its options

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from vllm_ir.graphs import BasePass
     from vllm_ir.implementation import IrOpImpl
     from vllm_ir.op import IrOp
     from vllm_ir.platforms import Platform
@@ -69,6 +70,20 @@ def vllm_ir_default_priorities(  # type: ignore[empty-body]
     Args:
         platform: the machine.
         compiling: whether the priorities are for a graph that is being compiled.
+    """
+
+
+@_hookspec
+def vllm_ir_passes(platform: Platform) -> Sequence[BasePass]:  # type: ignore[empty-body]
+    """Return the passes of this distribution: objects of classes derived from `vllm_ir.compile.passes.GraphPass`.
+
+    They run on every graph that the backend `vllm_ir` compiles on this machine, while ops are still whole in it, behind
+    the passes of the user and those of distributions with a higher rank, in the order of the list. Their names are
+    those that the manifest lists in `adds-passes`. Each has a key, which is part of the key of every cached graph.
+    Asked at load, also by processes that compile nothing: what only compiling needs is imported inside `apply`.
+
+    Args:
+        platform: the machine.
     """
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from vllm_ir.errors import DistributionConflict
+    from vllm_ir.graphs import BasePass
     from vllm_ir.implementation import IrOpImpl
     from vllm_ir.platforms import Platform
     from vllm_ir.plugins.hooks import Hooks
@@ -41,6 +42,7 @@ class Session:
         manifest: its manifest.
         staging: what it has declared so far.
         hooks: its hooks, once they are imported.
+        passes: what it does to graphs.
         priorities: what its hook for default orders said; None where it has none.
         strangers: what other distributions' modules declared while its own were imported.
     """
@@ -49,6 +51,7 @@ class Session:
     manifest: Manifest
     staging: Staging
     hooks: Hooks | None = None
+    passes: tuple[BasePass, ...] = ()
     priorities: Priorities | None = None
     strangers: Staging | None = None
 
@@ -107,6 +110,7 @@ class Session:
             ops = agreement.read_ops(found)
             hooks.guard(record.name, "registration of ops", lambda: self.staging.add_ops(ops))
             implementations = agreement.read_implementations(found, platform)
+            self.passes = tuple(agreement.read_passes(found, self.manifest, platform))
             if found.has(hooks.PRIORITIES):
                 self.priorities = {
                     compiling: agreement.read_priorities(found, self.manifest, platform, compiling=compiling)

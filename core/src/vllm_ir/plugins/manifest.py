@@ -187,6 +187,7 @@ class Manifest:
         url: where to read more; empty where there is nothing.
         rank: a higher one comes first in default lists; ties go by name.
         adds_ops: the ops it adds.
+        adds_passes: the names of the graph passes it adds.
         platform: name of the out-of-tree platform it brings; None where it brings none.
         defaults_at_run_time: whether a hook decides the default lists, so that this file cannot tell them.
         providers: by name.
@@ -203,6 +204,7 @@ class Manifest:
     url: str
     rank: int
     adds_ops: tuple[str, ...]
+    adds_passes: tuple[str, ...]
     platform: str | None
     defaults_at_run_time: bool
     providers: Mapping[str, ProviderManifest]

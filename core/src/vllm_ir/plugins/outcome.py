@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vllm_ir.errors import DistributionConflict
+    from vllm_ir.graphs import BasePass
     from vllm_ir.platforms import Platform
     from vllm_ir.plugins.defaults import Dropped, Merged
     from vllm_ir.plugins.hooks import Hooks
@@ -85,6 +86,7 @@ def conclude(
         platform_defaults={compiling: merged["platform", compiling].orders for compiling in (False, True)},
         unusable={each.name: each.reason for record in found for each in record.providers if each.reason},
         distributions={each.name: record.name for record in found for each in record.providers if each.usable},
+        passes=_passes(sessions),
     )
     return Discovery(
         platform=final.platform,
@@ -96,6 +98,12 @@ def conclude(
         summary=summarise(found),
         conflicts=tuple(conflicts),
     )
+
+
+def _passes(sessions: Sequence[Session]) -> tuple[tuple[str, BasePass], ...]:
+    """Return the graph passes of all distributions: a higher rank first, ties by name."""
+    ranked = sorted(sessions, key=lambda each: (-each.manifest.rank, each.record.name))
+    return tuple((each.record.name, made) for each in ranked for made in each.passes)
 
 
 def _of_platform(platform: Platform, found: Sequence[DistributionRecord], *, compiling: bool) -> Merged:

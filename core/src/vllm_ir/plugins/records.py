@@ -169,6 +169,7 @@ class DistributionRecord:
             "url": (self.manifest.url or None) if self.manifest else None,
             "rank": self.manifest.rank if self.manifest else None,
             "adds_ops": list(self.manifest.adds_ops) if self.manifest else [],
+            "adds_passes": list(self.manifest.adds_passes) if self.manifest else [],
             "brings_platform": self.manifest.platform if self.manifest else None,
             "defaults_at_run_time": self.manifest.defaults_at_run_time if self.manifest else False,
             "failure": self.failure.describe() if self.failure else None,

@@ -31,6 +31,7 @@ _SUFFIX: Final = r"((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?"
 _CLAUSE: Final = rf"((>=|<=|>|<|==|!=) *{_RELEASE}{_SUFFIX}|(==|!=) *{_RELEASE}\.\*|~= *[0-9]+(\.[0-9]+)+{_SUFFIX})"
 
 NAME: Final = Shape(r"[a-z_][a-z0-9_]*", "lower-case letters, digits and underscores, no digit first")
+PASS: Final = Shape(r"[A-Za-z_][A-Za-z0-9_]*", "the name of a graph pass, as its class or its attribute says")
 PLATFORM: Final = Shape(
     r"[a-z_][a-z0-9_]*",
     "'cpu', 'cuda', 'rocm', 'xpu' or the name of a vendor's platform",

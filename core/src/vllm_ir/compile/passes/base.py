@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vllm_ir.compile import metadata
 from vllm_ir.errors import BrokenPass, IrError
 from vllm_ir.fingerprint import source_digest
-from vllm_ir.graphs import PassRecord
+from vllm_ir.graphs import BasePass, PassRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import fx
 
 
-class GraphPass(abc.ABC):
+class GraphPass(BasePass):
     """A change to graphs that hold ops; derive from it, write `apply`, and hand it to `passes=[...]`.
 
     A pass sees a functional graph behind AOTAutograd: every op is a call of its `default` overload, whoever will run
@@ -28,8 +28,6 @@ class GraphPass(abc.ABC):
     Attributes:
         name: how logs and reports call it; the class's name unless set.
     """
-
-    name: str = ""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         """Name a pass by its class unless it names itself."""
@@ -59,7 +57,7 @@ class GraphPass(abc.ABC):
 
 
 def run_passes(
-    passes: Sequence[GraphPass], graph: fx.Graph, bringers: Sequence[str | None] | None = None
+    passes: Sequence[BasePass], graph: fx.Graph, bringers: Sequence[str | None] | None = None
 ) -> list[PassRecord]:
     """Run passes over a graph in their order and return what they did.
 
@@ -85,7 +83,7 @@ def run_passes(
     return records
 
 
-def _run(each: GraphPass, graph: fx.Graph) -> int:
+def _run(each: BasePass, graph: fx.Graph) -> int:
     """Run one pass, see to the metadata of what it inserted, and return the number of its changes."""
     changes: object = each.apply(graph)
     if not isinstance(changes, int):
