@@ -13,6 +13,7 @@ from vllm_ir import inlining as _inlining
 
 if TYPE_CHECKING:
     from vllm_ir import errors, ops
+    from vllm_ir.compile.function import compile_model as compile  # noqa: A004 - torch calls it so, too
     from vllm_ir.config import IrOpPriorityConfig, KernelConfig
     from vllm_ir.declare import enable_torch_wrap, register_op, set_default_torch_wrap
     from vllm_ir.implementation import IrOpImpl, implements
@@ -31,6 +32,7 @@ __all__ = [
     "KernelConfig",
     "Platform",
     "Unsupported",
+    "compile",
     "current_platform",
     "enable_torch_wrap",
     "errors",
@@ -74,7 +76,7 @@ if not TYPE_CHECKING:
         """Bring in a public name; `current_platform` is asked anew each time, since a provider may bring a platform."""
         if name == "current_platform":
             return import_module("vllm_ir.runtime").current().platform
-        if name in ("errors", "ops"):
+        if name in ("compile", "errors", "ops"):
             return import_module(f"vllm_ir.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'vllm_ir' has no attribute {name!r}")

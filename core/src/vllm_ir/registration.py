@@ -38,7 +38,7 @@ def bind_op(op: IrOp) -> tuple[IrOp, Switchboard, torch_binding.Binding]:
         candidates = state.candidates(op, state.current_wishes(op))
         return select(op.name, candidates, args, batch_invariant=state.environment.batch_invariant)
 
-    board = Switchboard(op, state.warm, failed, exhausted)
+    board = Switchboard(op, state.warm, failed, exhausted, state.changes)
     inplace = board.inplace
     retired = state.retired.get(op.name)
     binding = torch_binding.bind(op.declaration, board.default.kernel, op.run_fake, retired)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir import dispatch, log, orders
 from vllm_ir.assembly import Mode
+from vllm_ir.changes import Changes
 from vllm_ir.platforms import detect
 from vllm_ir.preferences import EVERY_OP
 from vllm_ir.priority import FLAG, Layer, Wish, read_providers
@@ -40,6 +41,7 @@ class Runtime:
         registry: ops by name.
         retired: what torch still holds of ops that were forgotten, by name.
         discovery: all that it found, done once; the level above does it and knows its type.
+        changes: that something has changed.
     """
 
     def __init__(self) -> None:
@@ -47,6 +49,7 @@ class Runtime:
         self.registry = Registry()
         self.retired: dict[str, Any] = {}
         self.staging: ContextVar[object] = ContextVar("vllm_ir.staging", default=None)
+        self.changes = Changes()
         self._boards: dict[str, Switchboard] = {}
         self._state = State()
 
@@ -102,13 +105,9 @@ class Runtime:
     @property
     def mode(self) -> Mode:
         """What holds for every chain."""
-        platform = self.landscape.platform
-        return Mode(
-            strict=self.environment.strict,
-            counters=self.counting,
-            trace=self.environment.trace,
-            device_type=platform.device_type if platform is not None else "cpu",
-        )
+        told, platform = self.environment, self.landscape.platform
+        device_type = platform.device_type if platform is not None else "cpu"
+        return Mode(strict=told.strict, counters=self.counting, trace=told.trace, device_type=device_type)
 
     @property
     def platform(self) -> Platform:
@@ -146,16 +145,19 @@ class Runtime:
             self._boards[op.name] = board
             self.registry.add(op)
             self.wrapping.apply(board)
+            self.changes.note()
 
     def uninstall(self, op: IrOp) -> Switchboard:
         """Forget an op and return its switchboard."""
         with self.lock:
             self.registry.remove(op.name)
+            self.changes.note()
             return self._boards.pop(op.name)
 
     def refresh(self, op: IrOp) -> None:
         """Let an op take a new implementation into its order, also in open scopes."""
         with self.lock:
+            self.changes.note()
             board = self._boards.get(op.name)
             if board is None:
                 return
@@ -212,12 +214,8 @@ class Runtime:
         self, op: IrOp, scoped: tuple[Wish, ...] = (), *, compiling: bool = False
     ) -> tuple[dispatch.Candidate, ...]:
         """Return the order of an op and what stands at each place."""
-        return orders.candidates(
-            op,
-            [*self.preferences.wishes(op.name, self.landscape, compiling=compiling), *scoped],
-            self.landscape,
-            batch_invariant=self.environment.batch_invariant,
-        )
+        wishes = [*self.preferences.wishes(op.name, self.landscape, compiling=compiling), *scoped]
+        return orders.candidates(op, wishes, self.landscape, batch_invariant=self.environment.batch_invariant)
 
     def check(self, op: IrOp, candidates: Sequence[dispatch.Candidate]) -> None:
         """Raise for the first place that a user asked for and that can run nothing here."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vllm_ir.assembly import Chains, Mode
+    from vllm_ir.changes import Changes
     from vllm_ir.dispatch import Candidate
     from vllm_ir.op import IrOp
     from vllm_ir.priority import Wish
@@ -51,6 +52,7 @@ class Switchboard:
         warm: called before the first call, and after every `cool`; connects chains.
         failed: called with what a chain raised and the call's arguments.
         exhausted: called with the arguments when every candidate refused; raises.
+        changes: is told which scopes are open.
 
     Attributes:
         binding: what torch holds of the op; it lives as long as the board.
@@ -66,8 +68,10 @@ class Switchboard:
         warm: Callable[[IrOp], None],
         failed: Callable[..., None],
         exhausted: Callable[..., Any],
+        changes: Changes,
     ) -> None:
         self.op = op
+        self._changes = changes
         self.ledger = Ledger(op.name)
         self.binding: object = None
         self.scope: ContextVar[Scope | None] = ContextVar(f"vllm_ir.{op.name}", default=None)
@@ -113,6 +117,7 @@ class Switchboard:
         """Let calls read the context from now on."""
         with self._lock:
             self._alive.add(weakref.ref(scope, self._alive.discard))
+            self._changes.scopes.add(weakref.ref(scope, self._changes.scopes.discard))
             self._switch()
         self.scope.set(scope)
 
@@ -134,6 +139,8 @@ class Switchboard:
     def forget_scopes(self) -> None:
         """Stop reading the context although some may see a scope; for a test that begins with a fresh state."""
         with self._lock:
+            mine = self.scopes
+            self._changes.scopes -= {each for each in self._changes.scopes if each() in mine}
             self._alive.clear()
             self._switch()
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.compile import torch_version
 from vllm_ir.compile.functionalization import mark_subgraphs
+from vllm_ir.compile.guards import watch
 from vllm_ir.compile.lower_to import compile_with
 from vllm_ir.compile.options import INDUCTOR, CompileOptions
 from vllm_ir.compile.pipeline import Pipeline
@@ -55,21 +56,25 @@ def compile_graph(
         module: the graph as Dynamo made it.
         inputs: what it was traced with.
         options: what the user asks.
-        plan: what it goes by; that of the current context when None.
+        plan: what it goes by; when None that of the current context, with a guard that the process still wants it.
     """
-    plan = plan or take_plan(options)
     name = torch_version.compile_id()
-    if options.lower_to != INDUCTOR:
-        return compile_with(module, inputs, options, plan, name)
+    watched = None
+    if plan is None:
+        plan, watched = watch(lambda: take_plan(options), name, options.wishes())
     theirs = {**torch_version.mode_options(options.mode), **options.inductor}
     if plan.exact:
         theirs.update(torch_version.EXACT)
-    table = decompositions_without_ops(theirs)
+    table = decompositions_without_ops(theirs) if options.lower_to == INDUCTOR else {}
     pipeline = Pipeline(plan, table)
+    recorder = Recorder(name, pipeline)
+    if watched is not None:
+        watched.ops = recorder.ops
+    mark_subgraphs(module)
+    if options.lower_to != INDUCTOR:
+        return compile_with(module, inputs, options, recorder)
     set_by_user = {place: theirs.get(place, getattr(torch_version.inductor_config(), place)) for place in PLACES}
     patches = {**theirs, **pipeline.patches(set_by_user)}
-    mark_subgraphs(module)
-    recorder = Recorder(name, pipeline)
     with recorder.whole():
         return torch_version.compile_with_inductor(module, inputs, patches, table, recorder.one)
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.compile import torch_version
-from vllm_ir.compile.functionalization import mark_subgraphs
 from vllm_ir.compile.graph import subgraphs
 from vllm_ir.compile.lowering import Lowered
 from vllm_ir.compile.pipeline import Pipeline
 from vllm_ir.compile.plan import Plan
-from vllm_ir.compile.recording import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +16,14 @@ if TYPE_CHECKING:
     import torch
 
     from vllm_ir.compile.options import CompileOptions
+    from vllm_ir.compile.recording import Recorder
 
 HOME: Final = "vllm_ir"
 """The key of a graph module's metadata that says which compilation it belongs to."""
 
 
 def compile_with(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], options: CompileOptions, plan: Plan, name: str
+    module: torch.fx.GraphModule, inputs: Sequence[Any], options: CompileOptions, recorder: Recorder
 ) -> Callable[..., Any]:
     """Compile one graph with a compiler of the user's.
 
@@ -32,11 +31,9 @@ def compile_with(
         module: the graph as Dynamo made it.
         inputs: what it was traced with.
         options: with a function as `lower_to`.
-        plan: what it goes by.
-        name: how Dynamo calls the graph.
+        recorder: remembers what becomes of it, and has the passes.
     """
-    pipeline = Pipeline(plan, {})
-    recorder = Recorder(name, pipeline)
+    pipeline = recorder.pipeline
     lower_to: Any = options.lower_to
 
     def prepare(graph: torch.fx.GraphModule, example: Sequence[Any], *, is_inference: bool, backward: bool) -> Any:
@@ -48,7 +45,6 @@ def compile_with(
             graph.meta[HOME] = (pipeline, is_inference)
             return lower_to(graph, example)
 
-    mark_subgraphs(module)
     for _, inner in (*subgraphs(module), ("", module)):
         pipeline.functionalize(inner.graph)
         inner.recompile()

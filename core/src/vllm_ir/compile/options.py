@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir.compile import torch_version
+from vllm_ir import runtime
+from vllm_ir.compile import inductor_options
 from vllm_ir.compile.passes.base import GraphPass
+from vllm_ir.config import IrOpPriorityConfig
 from vllm_ir.errors import BadCompileOption, UnknownCompileOption
-from vllm_ir.priority import Layer, Wish, read_providers
+from vllm_ir.errors.base import listed
+from vllm_ir.priority import Layer, Wish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +23,12 @@ OWN: Final = ("priority", "passes", "lower_to", "exact")
 INDUCTOR: Final = "inductor"
 """What graphs are lowered to unless something else is asked for."""
 
+GUARD_FILTER: Final = "guard_filter_fn"
+"""An option that torch.compile itself takes; it does not reach a backend."""
+
+SOURCE: Final = "compile(priority=...)"
+"""Who asks, in errors and explanations."""
+
 LowerTo = Callable[[Any, "Sequence[Any]"], Callable[..., Any]]
 """Takes a graph module with the ops in it and its fake inputs; returns what runs it."""
 
@@ -29,7 +38,7 @@ class CompileOptions:
     """What a user asks of one compilation.
 
     Attributes:
-        priority: provider names in order by op, before every other layer.
+        priority: provider names in order by op, or for all ops, before every other layer.
         passes: run on the graph with the ops in it.
         lower_to: "inductor", or a function that takes a graph module with the ops in it and its inputs.
         exact: keep the bfloat16 and float16 roundings of the native functions.
@@ -40,7 +49,7 @@ class CompileOptions:
         BadCompileOption: a value cannot be what it is.
     """
 
-    priority: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    priority: IrOpPriorityConfig = field(default_factory=IrOpPriorityConfig)
     passes: tuple[GraphPass, ...] = ()
     lower_to: str | LowerTo = INDUCTOR
     exact: bool = False
@@ -71,11 +80,13 @@ class CompileOptions:
             BadCompileOption: an option cannot have that value.
             MalformedPriority: a list of providers cannot be read.
         """
-        given = dict(options or {})
+        # A dash stands for an underscore, as torch.compile allows.
+        given = {name.replace("-", "_"): value for name, value in (options or {}).items() if name != GUARD_FILTER}
         own = {name: given.pop(name) for name in OWN if name in given}
-        for name in given:
-            if not torch_version.is_inductor_option(name):
-                raise UnknownCompileOption(option=name, known=OWN)
+        for name, value in given.items():
+            _check_inductors(name, value)
+        if mode is not None and mode not in inductor_options.modes():
+            raise BadCompileOption(option="mode", got=repr(mode), wanted=f"one of {listed(inductor_options.modes())}")
         return cls(
             priority=read_priority(own.get("priority")),
             passes=_read_passes(own.get("passes", ())),
@@ -86,27 +97,48 @@ class CompileOptions:
         )
 
     def wishes(self) -> dict[str, Wish]:
-        """Return the priority as a layer of its own, by op."""
-        return {
-            op: Wish(Layer.SET_PRIORITY, names, source="compile(priority=...)") for op, names in self.priority.items()
-        }
+        """Return the priority as a layer of its own, by op.
+
+        Raises:
+            UnknownOp: it names one that nobody has registered.
+            UnknownProvider, UnusableProvider: what it names for every op can run none.
+        """
+        state = runtime.current()
+        found: dict[str, Wish] = {}
+        every = self.priority.for_every_op
+        if every:
+            state.load()
+            state.check_providers(every, SOURCE)
+            wish = Wish(Layer.SET_PRIORITY, every, source=SOURCE, for_every_op=True)
+            found = {op.name: wish for op in state.registry}
+        for name, names in self.priority.items():
+            found[state.registry.get(name, SOURCE).name] = Wish(Layer.SET_PRIORITY, names, source=SOURCE)
+        return found
 
 
-def read_priority(value: Any) -> dict[str, tuple[str, ...]]:
+def read_priority(value: Any) -> IrOpPriorityConfig:
     """Return provider names by op, from a mapping of lists or texts or from an `IrOpPriorityConfig`.
 
     Raises:
         BadCompileOption: it is neither.
         MalformedPriority: a list of providers cannot be read.
     """
-    if value is None:
-        return {}
-    try:
-        items = dict(value).items()
-    except (TypeError, ValueError):
+    if isinstance(value, IrOpPriorityConfig):
+        return value
+    if not isinstance(value, (Mapping, type(None))):
         wanted = "a mapping of op names to provider names"
-        raise BadCompileOption(option="priority", got=repr(value), wanted=wanted) from None
-    return {str(op): tuple(read_providers(names, "compile(priority=...)")) for op, names in items}
+        raise BadCompileOption(option="priority", got=repr(value), wanted=wanted)
+    return IrOpPriorityConfig(value)
+
+
+def _check_inductors(name: str, value: Any) -> None:
+    """Raise if Inductor has no such option, or takes no such value for it."""
+    known = inductor_options.names()
+    if name not in known:
+        raise UnknownCompileOption(option=name, known=OWN, others=known)
+    wanted = inductor_options.mistake(name, value)
+    if wanted is not None:
+        raise BadCompileOption(option=name, got=repr(value), wanted=wanted)
 
 
 def _read_passes(value: Any) -> tuple[GraphPass, ...]:

@@ -89,13 +89,14 @@ class EndlessLowering(SelectionError):
 class UnknownCompileOption(ConfigurationError):
     """An option that neither this backend nor Inductor knows."""
 
-    def __init__(self, *, option: str, known: Sequence[str]) -> None:
-        self.option, self.known = option, tuple(known)
+    def __init__(self, *, option: str, known: Sequence[str], others: Sequence[str] = ()) -> None:
+        self.option, self.known, self.others = option, tuple(known), tuple(others)
         super().__init__(
             f"Compile option {option!r} is unknown to the backend vllm_ir and to Inductor;"
-            f" the backend's own are {listed(known)}.{did_you_mean(option, known)}",
+            f" the backend's own are {listed(known)}.{did_you_mean(option, (*known, *others))}",
             option=option,
             known=tuple(known),
+            others=tuple(others),
         )
 
 
