@@ -97,7 +97,7 @@ def _told(base: Any) -> type:
                 """Run the pass."""
                 own(self, graph, is_inference=_inference.get())
 
-            cls.__call__ = call  # type: ignore[method-assign]
+            cls.__call__ = call
 
     return ToldPass
 
@@ -106,12 +106,13 @@ def _chain(passes: Sequence[Any]) -> Any:
     """Return one pass that runs several; it has a key if each of them has one, as torch asks of each."""
     plain, aware = _classes().CustomGraphPass, _aware()
     tells = [aware is not None and isinstance(each, aware) for each in passes]
+    base: Any = aware if any(tells) else plain
 
     def key(each: Any) -> Any:
         """Return the key of one, or None."""
         return each.uuid() if isinstance(each, plain) else None
 
-    class Chain(aware if any(tells) else plain):  # type: ignore[misc]
+    class Chain(base):  # type: ignore[misc]
         """Several passes in the place of one."""
 
         def __call__(self, graph: Any, is_inference: bool = False) -> None:

@@ -126,9 +126,28 @@ def no_new_guards(shape_env: Any) -> Iterator[None]:
     """Let a question about a size that changes raise, where answering would narrow the graph to one answer."""
     if shape_env is None:
         yield
-        return
-    with shape_env.error_on_new_guards():
-        yield
+    elif hasattr(shape_env, "error_on_new_guards"):
+        with shape_env.error_on_new_guards():
+            yield
+    else:
+        before = vars(shape_env).get("_check_frozen")
+        shape_env._check_frozen = _refuse_guard
+        try:
+            yield
+        finally:
+            if before is None:
+                del shape_env._check_frozen
+            else:
+                shape_env._check_frozen = before
+
+
+class NewGuardError(RuntimeError):
+    """Stands in torch 2.11 for what newer versions raise where a guard would be added."""
+
+
+def _refuse_guard(expression: object, value: object) -> None:
+    """Raise in the place where torch would go on to add a guard."""
+    raise NewGuardError(f"Guard attempted where none may be added: {expression} == {value}")
 
 
 def shape_env_of(value: Any) -> Any:
@@ -171,6 +190,26 @@ EXACT: Final = {"emulate_precision_casts": True}
 """The configuration under which Inductor keeps the roundings that a graph asks for."""
 
 
+def honours_roundings(device_type: str) -> bool:
+    """Tell whether Inductor keeps, under `EXACT`, every rounding that a graph asks for on a device.
+
+    Its C++ kernels for the CPU drop those between two operations of one kernel before torch 2.13, whatever they are
+    told. Of devices that are not torch's own nothing is known.
+
+    Args:
+        device_type: torch's name of the device.
+    """
+    return device_type in ("cuda", "xpu") or (device_type == "cpu" and version() >= (2, 13))
+
+
+def version() -> tuple[int, int]:
+    """Return major and minor version of torch."""
+    import torch
+
+    major, minor, *_ = str(torch.__version__).split(".")
+    return int(major), int(minor)
+
+
 def compile_with_aot(module: torch.fx.GraphModule, inputs: Sequence[Any], compiler: Callable[..., Any]) -> Any:
     """Return what a compiler makes of the functional graphs that AOTAutograd makes of one.
 
@@ -179,8 +218,8 @@ def compile_with_aot(module: torch.fx.GraphModule, inputs: Sequence[Any], compil
         inputs: what it was traced with.
         compiler: takes a graph module, its inputs, `is_inference` and `backward`; returns what runs it.
     """
-    from torch._functorch._aot_autograd.utils import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch._aot_autograd.utils import make_boxed_func
 
     def boxed(*, is_inference: bool, backward: bool = False) -> Callable[..., Any]:
         """Return the compiler as AOTAutograd takes it."""
