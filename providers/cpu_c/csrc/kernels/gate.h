@@ -18,7 +18,7 @@ constexpr float kTwoOverPi = 0.79788456080286535588f;  // the square root of it
 struct Silu {
   template <class V>
   static typename V::F of(typename V::F x) {
-    return x / (V::set(1.0f) + Math<V>::exp(-x));
+    return x / (V::set(1.0f) + Math<V>::exp_of_negative(x));  // a NaN comes from x itself
   }
   static float exact(float x) { return of<Scalar>(x); }
 };
@@ -48,9 +48,9 @@ void gate_row(const vllm_ir_gate& call, const T* x, T* out) {
   const T* up = x + call.size;
   const int64_t whole = call.block > 0 ? call.size / call.block * call.block : call.size;
   // The activation is rounded to x's dtype before the multiply.
-  each<Block<T>>(0, whole, [&](auto v, int64_t i) {
+  each<typename Busy<T>::Block>(0, whole, [&](auto v, int64_t i) {
     using V = decltype(v);
-    V::store(out + i, V::rounded(A::template of<V>(V::load(x + i)), x) * V::load(up + i));
+    V::store_own(out + i, V::rounded_own(A::template of<V>(V::load(x + i)), x) * V::load(up + i));
   });
   for (int64_t i = whole; i < call.size; ++i) {
     from_float(Scalar::rounded(A::exact(to_float(x[i])), x) * to_float(up[i]), out + i);

@@ -43,6 +43,17 @@ constexpr bool kSame<A, A> = true;
 template <class T>
 using Block = Both<Wide, kSame<T, Bf16>>;
 
+// How rows are taken where much is computed for each element: twice as many vectors in flight, if there are registers
+// for them.
+template <class T, bool = (Wide::kLanes >= 16)>
+struct Busy {
+  using Block = Both<::Block<T>, false>;
+};
+template <class T>
+struct Busy<T, false> {
+  using Block = ::Block<T>;
+};
+
 // Calls body(V(), i) for whole vectors of V between two indices, then body(Scalar(), i) for what is left.
 template <class V, class Body>
 inline __attribute__((always_inline)) void each(int64_t begin, int64_t end, Body body) {

@@ -54,11 +54,32 @@ struct Wide {
     const I high = _mm256_slli_epi32(_mm256_cvtepu16_epi32(f16_bits(odd)), 16);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_or_si256(_mm256_cvtepu16_epi32(f16_bits(even)), high));
   }
+  template <class T>
+  static F rounded_own(F value, const T* p) {
+    return rounded(value, p);
+  }
+  template <class T>
+  static void store_own(T* p, F value) {
+    store(p, value);
+  }
+  template <class T>
+  static void store_pairs_own(T* p, F even, F odd) {
+    store_pairs(p, even, odd);
+  }
+  static F rounded_own(F value, const Bf16*) {
+    return _mm256_castsi256_ps(_mm256_and_si256(bf16_high_own(value), _mm256_set1_epi32(kHigh)));
+  }
+  static void store_pairs_own(Bf16* p, F even, F odd) {
+    const I low = _mm256_srli_epi32(bf16_high_own(even), 16);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_blend_epi16(low, bf16_high_own(odd), 0xaa));
+  }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static F fms(F a, F b, F c) { return _mm256_fmsub_ps(a, b, c); }
   static F abs(F a) { return _mm256_andnot_ps(set(-0.0f), a); }
   static F mulsign(F a, F b) { return _mm256_xor_ps(a, _mm256_and_ps(b, set(-0.0f))); }
   static F min(F a, F b) { return _mm256_min_ps(a, b); }
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
+  static F clamped(F a, float bound) { return max(set(-bound), min(a, set(bound))); }
   static F whole(F a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static F scaled(F a, F q) {
     const I all = _mm256_cvtps_epi32(q);
@@ -80,11 +101,13 @@ struct Wide {
   static constexpr int kHigh = static_cast<int>(0xffff0000u);
   // Rounded to bfloat16 in the upper 16 bits; the lower ones are rubbish.
   static I bf16_high(F value) {
+    const I nan = _mm256_castps_si256(unordered(value));
+    return _mm256_blendv_epi8(bf16_high_own(value), _mm256_set1_epi32(0x7fc00000), nan);
+  }
+  static I bf16_high_own(F value) {
     const I bits = _mm256_castps_si256(value);
     const I odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const I round = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-    const I nan = _mm256_castps_si256(unordered(value));
-    return _mm256_blendv_epi8(round, _mm256_set1_epi32(0x7fc00000), nan);
+    return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
   }
   static I bf16_bits(F value) { return _mm256_srli_epi32(bf16_high(value), 16); }
   static I joined(F even, F odd) { return _mm256_blend_epi16(bf16_bits(even), bf16_high(odd), 0xaa); }

@@ -53,7 +53,27 @@ struct Wide {
     const I high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(f16_bits(odd)), 16);
     _mm512_storeu_si512(p, _mm512_or_si512(_mm512_cvtepu16_epi32(f16_bits(even)), high));
   }
+  template <class T>
+  static F rounded_own(F value, const T* p) {
+    return rounded(value, p);
+  }
+  template <class T>
+  static void store_own(T* p, F value) {
+    store(p, value);
+  }
+  template <class T>
+  static void store_pairs_own(T* p, F even, F odd) {
+    store_pairs(p, even, odd);
+  }
+  static F rounded_own(F value, const Bf16*) {
+    return _mm512_castsi512_ps(_mm512_and_si512(bf16_high_own(value), _mm512_set1_epi32(kHigh)));
+  }
+  static void store_pairs_own(Bf16* p, F even, F odd) {
+    const I low = _mm512_srli_epi32(bf16_high_own(even), 16);
+    _mm512_storeu_si512(p, _mm512_mask_blend_epi16(0xaaaaaaaau, low, bf16_high_own(odd)));
+  }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static F fms(F a, F b, F c) { return _mm512_fmsub_ps(a, b, c); }
   static F abs(F a) { return _mm512_abs_ps(a); }
   static F mulsign(F a, F b) {
     const I sign = _mm512_and_si512(_mm512_castps_si512(b), _mm512_set1_epi32(INT32_MIN));
@@ -61,6 +81,8 @@ struct Wide {
   }
   static F min(F a, F b) { return _mm512_min_ps(a, b); }
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
+  // The smaller magnitude with the sign of a, in one instruction.
+  static F clamped(F a, float bound) { return _mm512_range_ps(a, set(bound), 2); }
   static F whole(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static F scaled(F a, F q) { return _mm512_scalef_ps(a, q); }
   static M less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
@@ -73,12 +95,15 @@ struct Wide {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }
   static constexpr int kHigh = static_cast<int>(0xffff0000u);
+  // Rounded to bfloat16 in the upper 16 bits; the lower ones are rubbish.
   static I bf16_high(F value) {
+    return _mm512_mask_blend_epi32(unordered(value), bf16_high_own(value), _mm512_set1_epi32(0x7fc00000));
+  }
+  static I bf16_high_own(F value) {
     const I bits = _mm512_castps_si512(value);
     const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
     const I round = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
-    const I even = _mm512_mask_add_epi32(round, odd, round, _mm512_set1_epi32(1));
-    return _mm512_mask_blend_epi32(unordered(value), even, _mm512_set1_epi32(0x7fc00000));
+    return _mm512_mask_sub_epi32(round, odd, round, _mm512_set1_epi32(-1));
   }
   static I bf16_bits(F value) { return _mm512_srli_epi32(bf16_high(value), 16); }
   static I joined(F even, F odd) { return _mm512_mask_blend_epi16(0xaaaaaaaau, bf16_bits(even), bf16_high(odd)); }

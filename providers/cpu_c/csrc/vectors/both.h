@@ -47,6 +47,21 @@ struct Both {
   static F rounded(F value, const T* p) {
     return {V::rounded(value.a, p), V::rounded(value.b, p)};
   }
+  template <class T>
+  static F rounded_own(F value, const T* p) {
+    return {V::rounded_own(value.a, p), V::rounded_own(value.b, p)};
+  }
+  template <class T>
+  static void store_own(T* p, F value) {
+    if constexpr (kPairs) {
+      V::store_pairs_own(p, value.a, value.b);
+    } else {
+      V::store_own(p, value.a);
+      V::store_own(p + V::kLanes, value.b);
+    }
+  }
+  static F fms(F x, F y, F z) { return {V::fms(x.a, y.a, z.a), V::fms(x.b, y.b, z.b)}; }
+  static F clamped(F x, float bound) { return {V::clamped(x.a, bound), V::clamped(x.b, bound)}; }
   static F fma(F x, F y, F z) { return {V::fma(x.a, y.a, z.a), V::fma(x.b, y.b, z.b)}; }
   static F abs(F x) { return {V::abs(x.a), V::abs(x.b)}; }
   static F mulsign(F x, F y) { return {V::mulsign(x.a, y.a), V::mulsign(x.b, y.b)}; }

@@ -45,7 +45,20 @@ struct Wide {
   static void store_pairs(F16* p, F even, F odd) {
     vst2_u16(reinterpret_cast<uint16_t*>(p), (uint16x4x2_t{{f16_bits(even), f16_bits(odd)}}));
   }
+  template <class T>
+  static F rounded_own(F value, const T* p) {
+    return rounded(value, p);
+  }
+  template <class T>
+  static void store_own(T* p, F value) {
+    store(p, value);
+  }
+  template <class T>
+  static void store_pairs_own(T* p, F even, F odd) {
+    store_pairs(p, even, odd);
+  }
   static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
+  static F fms(F a, F b, F c) { return vfmaq_f32(-c, a, b); }
   static F abs(F a) { return vabsq_f32(a); }
   static F mulsign(F a, F b) {
     const uint32x4_t sign = vandq_u32(vreinterpretq_u32_f32(b), vdupq_n_u32(0x80000000u));
@@ -53,6 +66,7 @@ struct Wide {
   }
   static F min(F a, F b) { return select(less(a, b), a, b); }
   static F max(F a, F b) { return select(less(b, a), a, b); }
+  static F clamped(F a, float bound) { return max(set(-bound), min(a, set(bound))); }
   static F whole(F a) { return vrndnq_f32(a); }
   static F scaled(F a, F q) {
     const I all = vcvtnq_s32_f32(q);

@@ -16,22 +16,26 @@ struct Math {
   static constexpr float kLog2E = 1.442695040888963407359924681001892137f;
   static constexpr float kLn2High = 0.693145751953125f;
   static constexpr float kLn2Low = 1.428606765330187045e-06f;
+  // Beyond it e^d is 0 or infinity anyway.
+  static constexpr float kBound = 110.0f;
 
   // e^d within one unit in the last place.
   static F exp(F d) {
-    // Beyond these bounds the result is 0 or infinity anyway; a NaN passes.
-    d = V::max(V::set(-110.0f), V::min(V::set(110.0f), d));
+    // A NaN passes.
+    d = V::max(V::set(-kBound), V::min(V::set(kBound), d));
     const F whole = V::whole(d * V::set(kLog2E));
     F s = V::fma(whole, V::set(-kLn2High), d);
     s = V::fma(whole, V::set(-kLn2Low), s);
-    F u = V::set(0.000198527617612853646278381f);
-    u = V::fma(u, s, V::set(0.00139304355252534151077271f));
-    u = V::fma(u, s, V::set(0.00833336077630519866943359f));
-    u = V::fma(u, s, V::set(0.0416664853692054748535156f));
-    u = V::fma(u, s, V::set(0.166666671633720397949219f));
-    u = V::fma(u, s, V::set(0.5f));
-    u = V::set(1.0f) + V::fma(s * s, u, s);
-    return V::scaled(u, whole);
+    return V::scaled(exp_of_rest(s), whole);
+  }
+
+  // e^-x with the bits of exp(-x) and fewer instructions: the sign is in the constants. Some number for a NaN.
+  static F exp_of_negative(F x) {
+    x = V::clamped(x, kBound);
+    const F whole = V::whole(x * V::set(-kLog2E));
+    F s = V::fms(whole, V::set(-kLn2High), x);
+    s = V::fma(whole, V::set(-kLn2Low), s);
+    return V::scaled(exp_of_rest(s), whole);
   }
 
   // The error function to 1.5e-7: sign(x) (1 - r(t) t e^(-x x)) with t = 1 / (p |x| + 1).
@@ -58,6 +62,17 @@ struct Math {
   }
 
  private:
+  // e^s for magnitudes up to half of ln 2.
+  static F exp_of_rest(F s) {
+    F u = V::set(0.000198527617612853646278381f);
+    u = V::fma(u, s, V::set(0.00139304355252534151077271f));
+    u = V::fma(u, s, V::set(0.00833336077630519866943359f));
+    u = V::fma(u, s, V::set(0.0416664853692054748535156f));
+    u = V::fma(u, s, V::set(0.166666671633720397949219f));
+    u = V::fma(u, s, V::set(0.5f));
+    return V::set(1.0f) + V::fma(s * s, u, s);
+  }
+
   // An unevaluated sum with |low| far below |high|.
   struct Pair {
     F high, low;
