@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -357,3 +359,23 @@ def test_every_selection_is_logged(add_provider: Any, caplog: pytest.LogCaptureF
         "plain graph: op rms_norm: stays whole: a takes it",
         "plain graph: op fused_add_rms_norm: native, inlined",
     ]
+
+
+EAGER = """
+import sys, torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from vllm_ir import ops
+run = lambda x: ops.rms_norm(x, None, 1e-5)
+run(torch.ones(2, 8))
+make_fx(run)(torch.ones(2, 8))
+with FakeTensorMode():
+    run(torch.empty(2, 8))
+print([name for name in sys.modules if name.startswith("vllm_ir.compile")])
+"""
+
+
+def test_a_process_that_never_compiles_loads_none_of_this() -> None:
+    """Eager calls, fake tensors, and graphs that nobody compiles leave the package alone."""
+    done = subprocess.run([sys.executable, "-c", EAGER], capture_output=True, text=True, check=False, timeout=300)
+    assert done.stdout.strip() == "[]", done.stderr
