@@ -97,7 +97,7 @@ def expand(mode: Any, overload: Any, op: str, args: Sequence[Any], kwargs: Mappi
         kwargs: the same by name.
     """
     choice = _current()
-    if choice is None or overload in mode.decomposition_table or not torch_tracing.inside_inductor():
+    if choice is None or overload in torch_tracing.table_of(mode) or not torch_tracing.inside_inductor():
         return NotImplemented
     plan = choice.plan()
     found = None if plan is None else plan.ops.get(op)

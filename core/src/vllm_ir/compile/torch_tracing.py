@@ -1,16 +1,17 @@
 """What torch is tracing at the moment, and how to take part in it: the private doors that plain compilation needs.
 
-Like `torch_version`, the only place that knows them; seen alike in torch 2.11 to 2.14.
+Like `torch_version`, the only place that knows them; seen alike in torch 2.11 to 2.14 unless a function says otherwise.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch._guards import TracingContext
 
@@ -46,6 +47,24 @@ def functional(function: Callable[..., Any]) -> Callable[..., Any]:
     from torch._subclasses.functional_tensor import dispatch_functionalize
 
     return dispatch_functionalize(function)
+
+
+def table_of(mode: Any) -> Mapping[Any, Callable[..., Any]]:
+    """Return what is taken apart by a mode that records a graph.
+
+    From torch 2.13 on the mode has it; in 2.11 one holds for the process, in 2.12 one for the context.
+
+    Args:
+        mode: the mode.
+    """
+    if hasattr(mode, "decomposition_table"):
+        own: Mapping[Any, Callable[..., Any]] = mode.decomposition_table
+        return own
+    from torch.fx.experimental import proxy_tensor
+
+    current: Any = vars(proxy_tensor)["CURRENT_DECOMPOSITION_TABLE"]
+    found: Mapping[Any, Callable[..., Any]] = current.get({}) if isinstance(current, ContextVar) else current
+    return found
 
 
 def wrap_cache_key_tag(kind: type[str]) -> None:
