@@ -6,6 +6,7 @@ copy of torch costs more than it tells. All others make an environment of their 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -28,6 +29,8 @@ HOMES = ("core", "hosts/*", "providers/*", "testkit", "docs/*")
 NEWEST = ("pluggy", "packaging", "rich", "tomli; python_version < '3.11'")
 OLDEST = ("pluggy==1.5.0", "packaging==23.0", "rich==13.7.0", "tomli==2.0.0")
 TOOLS = ("pytest>=8", "hypothesis", "jsonschema", "tomli; python_version < '3.11'")
+# Every version that the metadata of the core allows.
+TORCHES = ("2.11", "2.12", "2.13", "2.14")
 
 
 def interpreter(version: str) -> str | None:
@@ -110,6 +113,33 @@ def wheels(session: nox.Session) -> None:
     session.install("--no-deps", "--force-reinstall", *map(str, sorted(out.glob("*.whl"))))
     session.run("python", "tests/wheel_contents.py", *map(str, sorted(out.glob("*.whl"))))
     session.run("vllm-ir", "list")
+
+
+def why_not(session: nox.Session, requirement: str) -> str | None:
+    """Return why a torch is not installed here, or None: pip is asked what it would bring along, and brings nothing."""
+    command = ("pip", "install", "--dry-run", "--quiet", "--ignore-installed", "--report", "-", requirement)
+    answer = session.run("python", "-m", *command, silent=True, success_codes=[0, 1])
+    start = str(answer).find("{")
+    if start < 0:
+        return "no index that is asked has it"
+    names = {each["metadata"]["name"] for each in json.loads(str(answer)[start:])["install"]}
+    if any(name.startswith(("nvidia-", "cuda-")) for name in names):
+        return "only a build for CUDA is offered; with '-- any' it is installed all the same"
+    return None
+
+
+@nox.session(default=False)
+@nox.parametrize("version", [nox.param(version, id=version) for version in TORCHES])
+def torch_versions(session: nox.Session, version: str) -> None:
+    """Run the tests of compiling with every torch that has a build for the CPU; say which are not run."""
+    requirement = f"torch=={version}.*"
+    options = [each for each in session.posargs if each != "any"]
+    reason = None if "any" in session.posargs else why_not(session, requirement)
+    if reason is not None:
+        session.skip(f"torch {version} not run: {reason} (docs/torch_versions.md has the differences)")
+    session.install(requirement, *TOOLS)
+    session.install("-e", "core")
+    session.run("python", "-m", "pytest", "-q", *(options or ["core/tests/compile"]))
 
 
 @nox.session(venv_backend="none", default=False)
