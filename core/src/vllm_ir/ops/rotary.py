@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -30,7 +32,8 @@ def _heads(x: Tensor, tokens: int, head_size: int) -> int:
         return x.shape[-1] // head_size
     # One head of each token, or heads in a dimension of their own. With two dimensions it is all the same: each row
     # takes the angle of its own token, or of the only one.
-    return x.shape[-2] if x.dim() > 2 and x.shape[:-2].numel() == tokens else 1  # noqa: PLR2004 - see above
+    # torch.Size.numel would make a plain number of sizes that a compiler keeps open; the product keeps them so.
+    return x.shape[-2] if x.dim() > 2 and math.prod(x.shape[:-2]) == tokens else 1  # noqa: PLR2004 - see above
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, head_size: int, rotary_dim: int, *, neox: bool) -> Tensor:
