@@ -81,6 +81,7 @@ def test_weak_keys_let_go() -> None:
     assert len(store) == 0
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a fork beside threads is what this is about
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_child_forked_in_the_middle_goes_on() -> None:
     """A lock that a lost thread held does not hold up the child."""
