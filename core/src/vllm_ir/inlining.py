@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 class Inliner(Protocol):
     """Who answers."""
 
-    def notice(self) -> None:
-        """Take note that the graph that is being made holds an op of ours."""
+    def notice(self, op: str) -> None:
+        """Take note that the graph that is being made holds an op of ours, of that name."""
 
     def expand(self, mode: Any, overload: Any, op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of a call as operations of torch, or NotImplemented where the op stays whole.

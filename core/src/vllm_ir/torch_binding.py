@@ -83,7 +83,7 @@ def bind(
     """
     import torch
 
-    slots = {"kernel": kernel, "fake": _noticed(fake), "native": declaration.native}
+    slots = {"kernel": kernel, "fake": _noticed(fake, declaration.name), "native": declaration.native}
     if retired is not None:
         old = retired.declaration
         if (old.schema, old.inplace_schema) != (declaration.schema, declaration.inplace_schema):
@@ -147,7 +147,7 @@ def _bind_gradients(library: torch.library.Library, name: str, native: Callable[
     library.impl(name, differentiate, "Autograd", with_keyset=True)
 
 
-def _noticed(fake: Callable[..., Any]) -> Callable[..., Any]:
+def _noticed(fake: Callable[..., Any], op: str) -> Callable[..., Any]:
     """Return what runs on fake tensors, with a word to whoever inlines if torch is compiling a graph meanwhile."""
     from torch._guards import TracingContext
 
@@ -158,7 +158,7 @@ def _noticed(fake: Callable[..., Any]) -> Callable[..., Any]:
         if compiling() is not None:
             found = inlining.inliner()
             if found is not None:
-                found.notice()
+                found.notice(op)
         return fake(*args)
 
     return run

@@ -87,7 +87,7 @@ class Watch:
 
     Attributes:
         ops: whose orders the graph depends on; all that the plan knows when None.
-        fixed: those whose implementation is part of the graph, so that a scope does not reach them; as `ops` when None.
+        fixed: those of them whose implementation is part of the graph, so that no scope reaches them; all when None.
     """
 
     def __init__(self, graph: str, epoch: int, plan: Plan, wishes: Wishes, extra: Mapping[str, Wish]) -> None:
@@ -139,7 +139,7 @@ class Watch:
         wishes = current_wishes()
         if wishes in self._harmless or dynamo.compiling():
             return
-        fixed = self._watched() if self.fixed is None else self.fixed
+        fixed = [op for op in self._watched() if self.fixed is None or op in self.fixed]
         differing = [op for op in fixed if self._order(op, wishes) != self._order(op, self._wishes)]
         if not differing:
             self._harmless.append(wishes)

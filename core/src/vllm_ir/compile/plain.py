@@ -1,8 +1,8 @@
 """Plain `torch.compile`: Inductor sees into ops that native runs, and calls all others as they are.
 
 No pass of ours runs there, so an op is taken apart while AOTAutograd records it. Which ops are is read once for each
-graph, and is part of the key under which torch caches the graph; where it is not, ops stay whole, because a whole op is
-right whatever holds when it runs.
+graph, and is part of the key under which torch caches the graph, and a guard of the function that it belongs to; where
+it is not, ops stay whole, because a whole op is right whatever holds when it runs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_ir import dispatch, runtime
 from vllm_ir.compile import torch_tracing, torch_version
 from vllm_ir.compile.graph import tensors_of
+from vllm_ir.compile.guards import watch
 from vllm_ir.dispatch import BrokenPredicate
 from vllm_ir.errors import IrError
 from vllm_ir.log import logger
@@ -20,19 +21,27 @@ from vllm_ir.names import NATIVE
 from vllm_ir.observation import Witness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch._guards import TracingContext
 
     from vllm_ir.compile.plan import Plan
+    from vllm_ir.dispatch import Candidate
     from vllm_ir.priority import Entry
     from vllm_ir.verdict import Unsupported
 
 
 class Choice:
-    """What one graph goes by, read when the first asks: that is while torch works out the graph's key."""
+    """What one graph goes by, read when the first asks: that is while torch works out the graph's key.
+
+    Attributes:
+        ops: those in the graph. A cache may have it, so that nobody asks which of them are inlined.
+    """
 
     def __init__(self) -> None:
+        self.ops: set[str] = set()
+        self._fixed: set[str] = set()
+        self._inlined: set[str] = set()
         self._plan: Plan | None = None
         self._read = False
 
@@ -41,24 +50,40 @@ class Choice:
         if not self._read:
             # Providers may be imported now, and no tensor that they make may be one of the graph.
             with torch_tracing.no_modes():
-                self._plan = _take()
+                self._take()
             self._read = True
         return self._plan
+
+    def met(self, op: str, *, whole: bool) -> None:
+        """Take note of what became of a call; a whole one asks the priority of its context when it runs."""
+        self.ops.add(op)
+        if not whole:
+            self._inlined.add(op)
+        elif op not in self._inlined:
+            self._fixed.discard(op)
+
+    def _take(self) -> None:
+        """Read the plan of the current context, and let the graph be used only while the process still wants it."""
+        from vllm_ir.compile.plan import Plan
+
+        try:
+            self._plan, watched = watch(Plan.take, torch_version.compile_id())
+        except IrError as error:
+            logger.debug("plain graph: every op stays whole: %s", error)
+            return
+        self._fixed.update(op for op, order in self._plan.orders.items() if _reaches_native(order))
+        watched.ops, watched.fixed = self.ops, self._fixed
+
+
+def _reaches_native(order: Iterable[Candidate]) -> bool:
+    """Tell whether native is the first in an order to take some call."""
+    usable = (candidate for candidate in order if candidate.refusal is None)
+    first = next((candidate for candidate in usable if candidate.unconditional), None)
+    return first is None or first.entry.provider == NATIVE
 
 
 _choices: weakref.WeakKeyDictionary[TracingContext, Choice] = weakref.WeakKeyDictionary()
 """By the graph that is being compiled, each from when Dynamo first meets an op in it."""
-
-
-def _take() -> Plan | None:
-    """Return the plan that holds in the current context."""
-    from vllm_ir.compile.plan import Plan
-
-    try:
-        return Plan.take()
-    except IrError as error:
-        logger.debug("plain graph: every op stays whole: %s", error)
-        return None
 
 
 class Tag(str):
@@ -76,14 +101,20 @@ class Tag(str):
         return str, (str(self) if plan is None else f"{self}|vllm_ir:{plan.digest}",)
 
 
-def notice() -> None:
-    """Take note that the graph that is being made holds an op of ours: its key will say what is inlined."""
+def notice(op: str) -> None:
+    """Take note that the graph that is being made holds an op of ours: its key will say what is inlined.
+
+    Args:
+        op: the op's name.
+    """
     context = torch_tracing.tracing_context()
     # What only Inductor meets has its key already.
-    if context is None or context in _choices or torch_tracing.inside_inductor():
+    if context is None or torch_tracing.inside_inductor():
         return
-    _choices[context] = Choice()
-    torch_tracing.wrap_cache_key_tag(Tag)
+    if context not in _choices:
+        _choices[context] = Choice()
+        torch_tracing.wrap_cache_key_tag(Tag)
+    _choices[context].ops.add(op)
 
 
 def expand(mode: Any, overload: Any, op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -104,6 +135,7 @@ def expand(mode: Any, overload: Any, op: str, args: Sequence[Any], kwargs: Mappi
     if plan is None or found is None or found.torch_op is not overload:
         return NotImplemented
     kept = why_whole(plan, op, found.bind(args, kwargs))
+    choice.met(op, whole=kept is not None)
     logger.debug("plain graph: op %s: %s", op, "native, inlined" if kept is None else f"stays whole: {kept}")
     if kept is not None:
         return NotImplemented
