@@ -11,13 +11,14 @@ namespace {
 // Stands for the element type of a weight that is not there.
 struct NoWeight {};
 
-// The normalised value is rounded to the weight's dtype before the multiply; storing rounds the product to x's.
+// The normalised value is rounded to the weight's dtype before the multiply; storing rounds the product to x's. A NaN in
+// it comes from x, and x is no wider than the weight.
 template <class V, class W>
 inline typename V::F weighted(typename V::F value, const W* weight, int64_t i) {
   if constexpr (kSame<W, NoWeight>) {
     return value;
   } else {
-    return V::rounded(value, weight) * V::load(weight + i);
+    return V::rounded_own(value, weight) * V::load(weight + i);
   }
 }
 
@@ -59,8 +60,12 @@ void norm_row(const vllm_ir_norm& call, const T* x, const T* residual, T* out, T
     const auto one = value(v, i);
     // Everything is read before anything is written: an output may be its own input.
     const auto result = scaled(v, one, i);
-    if constexpr (kAdd) V::store(residual_out + i, one);
-    V::store(out + i, result);
+    if constexpr (kAdd) V::store_own(residual_out + i, one);
+    if constexpr (kSame<W, float>) {
+      V::store(out + i, result);  // a NaN may be the weight's
+    } else {
+      V::store_own(out + i, result);
+    }
   });
 }
 

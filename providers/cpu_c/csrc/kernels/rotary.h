@@ -10,9 +10,19 @@ namespace {
 // Every product is rounded to x's dtype, then the sum; cosines and sines are taken in x's dtype.
 template <class V, class T>
 inline void turn(typename V::F* a, typename V::F* b, typename V::F cos, typename V::F sin, const T* x) {
-  const auto first = V::rounded(*a * cos, x) - V::rounded(*b * sin, x);
-  *b = V::rounded(*b * cos, x) + V::rounded(*a * sin, x);
+  const auto first = V::rounded_own(*a * cos, x) - V::rounded_own(*b * sin, x);
+  *b = V::rounded_own(*b * cos, x) + V::rounded_own(*a * sin, x);
   *a = first;
+}
+
+// A cosine or sine in x's dtype.
+template <class V, class T, class C>
+inline typename V::F angle(const C* p, const T* x) {
+  if constexpr (kSame<C, T>) {
+    return V::load(p);
+  } else {
+    return V::rounded(V::load(p), x);
+  }
 }
 
 template <class T, class C>
@@ -23,7 +33,7 @@ void turn_head(const vllm_ir_rotary& call, const T* x, T* out, const C* cos) {
     each<Wide>(0, half, [&](auto v, int64_t i) {
       using V = decltype(v);
       auto a = V::load(x + i), b = V::load(x + half + i);
-      turn<V>(&a, &b, V::rounded(V::load(cos + i), x), V::rounded(V::load(sin + i), x), x);
+      turn<V>(&a, &b, angle<V>(cos + i, x), angle<V>(sin + i, x), x);
       V::store(out + i, a);
       V::store(out + half + i, b);
     });
@@ -32,7 +42,7 @@ void turn_head(const vllm_ir_rotary& call, const T* x, T* out, const C* cos) {
       using V = decltype(v);
       typename V::F a, b;
       V::load_pairs(x + 2 * i, &a, &b);
-      turn<V>(&a, &b, V::rounded(V::load(cos + i), x), V::rounded(V::load(sin + i), x), x);
+      turn<V>(&a, &b, angle<V>(cos + i, x), angle<V>(sin + i, x), x);
       V::store_pairs(out + 2 * i, a, b);
     });
   }
