@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import traceback
@@ -9,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from vllm_ir import ops
+from vllm_ir import enable_torch_wrap, ops
 from vllm_ir.errors import WrongArgument
 from vllm_ir.failure import explain_failure, find_wrong_argument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from vllm_ir.runtime import Runtime
 
@@ -216,6 +217,36 @@ def test_the_first_argument_of_a_wrong_type(arguments: tuple[Any, ...], paramete
     long = find_wrong_argument(ops.rms_norm, ("x" * 100, None, 1e-5, None))
     assert long is not None
     assert long.got == "str 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx..."
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda: ops.rms_norm(X, None, 1e-5, 4, 5),
+            "rms_norm() takes from 3 to 4 positional arguments but 5 were given",
+        ),
+        (lambda: ops.silu_and_mul(X, 1, 2), "silu_and_mul() takes 1 positional argument but 3 were given"),
+        (
+            lambda: ops.fused_add_rms_norm.maybe_inplace(X, X, None, 1e-5, 4, 5, 6),
+            "fused_add_rms_norm() takes from 4 to 5 positional arguments but 7 were given",
+        ),
+        (lambda: ops.rms_norm(X), "rms_norm() missing 2 required positional arguments: 'weight' and 'epsilon'"),
+    ],
+)
+@pytest.mark.usefixtures("state")
+def test_arguments_are_counted_as_the_caller_gave_them(call: Callable[[], Any], said: str, wrapped: bool) -> None:
+    """The op itself is no argument of the call, whichever way tracers would see it."""
+    with enable_torch_wrap(wrapped), pytest.raises(TypeError) as caught:
+        call()
+    assert str(caught.value) == said
+
+
+def test_an_op_shows_the_signature_of_its_meaning() -> None:
+    """Editors and `inspect` see its parameters, and nothing of how a call is counted."""
+    for call in (ops.fused_add_rms_norm, ops.fused_add_rms_norm.maybe_inplace):
+        assert list(inspect.signature(call).parameters) == ["x", "x_residual", "weight", "epsilon", "variance_size"]
 
 
 def test_a_kernel_given_a_wrong_type_says_so(op: Any) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import torch.autograd.forward_ad
 from torch import Tensor
 from vllm_ir import ops, register_op
 
@@ -153,6 +154,43 @@ def test_a_provider_runs_the_forward_pass(case: Case, way: str, add_provider: An
 def pair(results: Any) -> tuple[Tensor, ...]:
     """Return results as a tuple."""
     return results if isinstance(results, tuple) else (results,)
+
+
+def tangents(function: Callable[..., Any], leaves: tuple[Tensor, ...]) -> list[Tensor | None]:
+    """Return the tangents of all results in forward mode, outside the transforms of torch.func."""
+    with torch.autograd.forward_ad.dual_level() as level:
+        duals = [
+            torch.autograd.forward_ad.make_dual(leaf.detach().clone(), leaf.detach().cos(), level=level)
+            for leaf in leaves
+        ]
+        results = pair(function(*duals))
+        return [torch.autograd.forward_ad.unpack_dual(result, level=level).tangent for result in results]
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize(("case", "way"), CALLS)
+def test_a_tangent_goes_through_any_provider(case: Case, way: str, mode: Any, add_provider: Any) -> None:
+    """A kernel would drop it without a word, so native runs, and its tangents are those of all results."""
+    call = way_of(case, way, add_provider)
+    native = case.op.declaration.native
+    with mode():
+        got = tangents(lambda *values: call(*case.arguments(*values)), case.leaves())
+        wanted = tangents(lambda *values: native(*case.arguments(*values)), case.leaves())
+    for mine, theirs in zip(got, wanted, strict=True):
+        assert mine is not None
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_after_a_tangent_the_provider_runs_again(add_provider: Any) -> None:
+    """Only while a level of forward mode is open does native take its place."""
+    calls = add_provider(ops.rms_norm, "a", 2.0)
+    ops.rms_norm.set_default("a")
+    x = rows(2, 4).detach()
+    with torch.autograd.forward_ad.dual_level():
+        ops.rms_norm(x, None, 1e-5)
+    assert calls == []
+    ops.rms_norm(x, None, 1e-5)
+    assert len(calls) == 1
 
 
 def gather(

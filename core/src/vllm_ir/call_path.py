@@ -6,6 +6,7 @@ switched below them by setting one global.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.errors import InternalError
@@ -39,6 +40,7 @@ class CallPath:
         failed: Callable[..., None],
     ) -> None:
         import torch
+        import torch.autograd.forward_ad
 
         self._name = name
         self._signature = signature
@@ -55,17 +57,22 @@ class CallPath:
             f"{PREFIX}transforms": torch._C._are_functorch_transforms_active,
             f"{PREFIX}functions": torch._C._has_torch_function_variadic,
             f"{PREFIX}grad": torch.is_grad_enabled,
+            f"{PREFIX}forward": torch.autograd.forward_ad,
             f"{PREFIX}failed": failed,
             **{f"{PREFIX}default_{p.name}": p.default for p in signature.parameters if p.default is not REQUIRED},
         }
         self.switch(cold, plain=cold, differentiable=None)
         self.kernel = self._make(self._kernel_source(), f"{name}_kernel")
         self._globals[f"{PREFIX}route"] = self._make(self._route_source(), f"{name}_route")
+        self._globals[f"{PREFIX}surplus"] = self._make(self._surplus_source(), name)
         self.entry = self._make(self._entry_source(), name)
         # Dynamo traces this function in place of the entry. The attribute is torch's own, without a public name; a
         # branch on is_dynamo_compiling() would do the same for a tenth of what dispatch may cost.
         vars(self.entry)["_torchdynamo_inline"] = self._make(self._traced_source(), f"{name}_traced")
         self.unwrapped = self._make(self._unwrapped_source(), name)
+        shown = inspect.signature(vars(self.entry)["_torchdynamo_inline"])
+        for made in (self.entry, self.unwrapped):
+            vars(made)["__signature__"] = shown
 
     def connect(self, torch_op: Callable[..., Any]) -> None:
         """Set the torch op that tracers, modes, subclasses and transforms get."""
@@ -123,10 +130,19 @@ class CallPath:
         """Return the source of what a program calls."""
         return "\n".join(
             (
-                f"def {self._name}({PREFIX}self, {self._parameters}):",
+                f"def {self._name}({PREFIX}self, {self._parameters}, *{PREFIX}more):",
                 *self._guarded(f"{PREFIX}route({self._arguments})"),
             )
         )
+
+    def _surplus_source(self) -> str:
+        """Return the source of a function without self, so that Python counts arguments as a program gives them."""
+        return f"def {self._name}({self._parameters}): ..."
+
+    def _refused(self, indent: str = "    ") -> tuple[str, str]:
+        """Return the lines that let Python say what is wrong with a call of too many arguments."""
+        call = f"{PREFIX}surplus({self._arguments}, *{PREFIX}more)"
+        return f"{indent}if {PREFIX}more:", f"{indent}    return {call}"
 
     def _traced_source(self) -> str:
         """Return the source of what Dynamo sees."""
@@ -142,7 +158,8 @@ class CallPath:
         wants = self._wants_gradient()
         return "\n".join(
             (
-                f"def {self._name}({PREFIX}self, {self._parameters}):",
+                f"def {self._name}({PREFIX}self, {self._parameters}, *{PREFIX}more):",
+                *self._refused(),
                 f"    if {PREFIX}dynamo() or {PREFIX}modes():",
                 *([f"        if {wants}:", f"            return {PREFIX}torch_op({self._arguments})"] if wants else []),
                 f"        return {PREFIX}plain_chain({self._arguments})",
@@ -156,13 +173,15 @@ class CallPath:
         Three calls into torch, then exact types, then a tensor attribute. Modes of torch functions count, for tracing
         before dispatch is seen by nothing else; they are asked with one tensor, since the types of all are looked at.
         The likely type comes first, because a set costs a hash. A tensor on the meta device has the plain type, and no
-        kernel may ever see it.
+        kernel may ever see it; one with a tangent has it, too, and a kernel would drop the tangent. The level of
+        forward-mode differentiation has no public name; asking the tensors would cost ten times as much.
         """
         pairs = list(zip(self._signature.names, self._types.kinds, strict=True))
         lead = next((name for name, kind in pairs if kind == "tensor"), None)
         if lead is None or any(kind == "tensors" for _, kind in pairs):
-            return [f"    return {otherwise}"]
-        tests = [f"{PREFIX}modes()", f"{PREFIX}transforms()", f"{PREFIX}functions({lead})"]
+            return [*self._refused(), f"    return {otherwise}"]
+        tests = [f"{PREFIX}more", f"{PREFIX}modes()", f"{PREFIX}transforms()", f"{PREFIX}functions({lead})"]
+        tests.append(f"{PREFIX}forward._current_level >= 0")
         for name, kind in pairs:
             if name == lead:
                 tests.append(f"type({name}) is not {PREFIX}Tensor")
@@ -173,6 +192,7 @@ class CallPath:
         tests.append(f"{lead}.is_meta")
         return [
             f"    if {' or '.join(tests)}:",
+            *self._refused("        "),
             f"        return {otherwise}",
             *self._run(
                 [

@@ -140,7 +140,7 @@ def _bind_gradients(library: torch.library.Library, name: str, native: Callable[
 
     def differentiate(keys: Any, *args: Any, **kwargs: Any) -> Any:
         """Let grad, jvp and what is made of them see native's own operations: they take no formula of an op."""
-        if torch._C._are_functorch_transforms_active():
+        if _transformed():
             return native(*args, **kwargs)
         return catch.kernel(keys, *args, **kwargs)
 
@@ -180,6 +180,14 @@ def _bind_tracing(library: torch.library.Library, name: str) -> None:
         return mode.__torch_dispatch__(overload, types, args, kwargs) if result is NotImplemented else result
 
     torch.library.register_torch_dispatch(f"{library.ns}::{name}", ProxyTorchDispatchMode, record, lib=library)
+
+
+def _transformed() -> bool:
+    """Tell whether tensors may be wrapped by a transform of torch.func, or carry tangents of forward-mode AD."""
+    import torch
+    import torch.autograd.forward_ad
+
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
 def unbind(binding: Binding) -> None:
@@ -254,7 +262,7 @@ def _bind_inplace(
     def redirect(_keys: Any, *args: Any, **kwargs: Any) -> Any:
         """Take the functional overload where a gradient is wanted, since a donated input cannot be saved for it."""
         wanted = torch.is_grad_enabled() and torch._C._any_requires_grad(*args, **kwargs)
-        if wanted or torch._C._are_functorch_transforms_active():
+        if wanted or _transformed():
             return default(*args, **kwargs)
         with torch._C._AutoDispatchBelowAutograd():
             return overload(*args, **kwargs)
