@@ -102,6 +102,19 @@ def test_rounding(shape: tuple[int, ...], dtype: torch.dtype, lay: Any, same_bit
     same_bits([x, r], kept)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize("kind", ["none", "same", "other"])
+def test_float8_is_a_floating_point_dtype_like_any_other(dtype: torch.dtype, kind: str) -> None:
+    """The arithmetic is in float32, and only the results are rounded to eight bits."""
+    x, r, weight = torch.randn(4, 64).to(dtype), torch.randn(4, 64).to(dtype), weight_of(kind, 64, dtype)
+    results = (ops.rms_norm(x, weight, EPSILON), *ops.fused_add_rms_norm(x, r, weight, EPSILON))
+    for result, wanted in zip(results, (norm(x, weight), *fused(x, r, weight)), strict=True):
+        assert result.dtype == dtype
+        assert torch.equal(result.view(torch.uint8), wanted.view(torch.uint8))
+    assert results[0].float().isfinite().all()
+    assert not torch.equal(results[0].float(), x.float())
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("kind", ["none", "same", "other"])
 @pytest.mark.parametrize("wrong", [sum_rounded_first, sum_in_the_dtype])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import requires
 
 import pytest
 import vllm_ir_host_transformers
+from packaging.requirements import Requirement
 
 
 def test_the_door_has_the_names_it_lists() -> None:
@@ -20,6 +22,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     """As for any module."""
     with pytest.raises(AttributeError, match="nothing"):
         _ = vllm_ir_host_transformers.nothing
+
+
+@pytest.mark.parametrize("name", ["accelerate", "gguf", "transformers", "vllm-ir"])
+def test_what_the_default_model_needs_comes_with_the_distribution(name: str) -> None:
+    """Transformers asks for accelerate and gguf before it reads the model, which a fresh environment would not have."""
+    needed = [Requirement(line) for line in requires("vllm-ir-host-transformers") or ()]
+    assert [each.marker for each in needed if each.name == name] == [None]
 
 
 def test_importing_it_imports_neither_torch_nor_transformers() -> None:
