@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_ir.assembly import make_chains
 from vllm_ir.call_path import CallPath
 from vllm_ir.observation import Ledger
+from vllm_ir.scopes import leave
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -122,19 +123,8 @@ class Switchboard:
         self.scope.set(scope)
 
     def leave(self, scope: Scope) -> None:
-        """Let the current context go back to the scope around one.
-
-        A token of the context variable would not do: generators may close scopes in another order than they opened
-        them, or in another context, and the token would then bring a closed scope back, or raise.
-        """
-        found = self.scope.get()
-        if found is not scope:
-            scope.passed = True
-            return
-        found = scope.outer
-        while found is not None and found.passed:
-            found = found.outer
-        self.scope.set(found)
+        """Let the current context go back to the scope around one."""
+        leave(self.scope, scope)
 
     def forget_scopes(self) -> None:
         """Stop reading the context although some may see a scope; for a test that begins with a fresh state."""

@@ -6,6 +6,8 @@ import weakref
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from vllm_ir.scopes import leave
+
 if TYPE_CHECKING:
     from vllm_ir.switchboard import Switchboard
 
@@ -52,15 +54,8 @@ class Wrapping:
         return scope
 
     def close(self, scope: WrapScope) -> None:
-        """Undo what `open` did; generators may close scopes in another order than they opened them."""
-        found = self._scope.get()
-        if found is not scope:
-            scope.passed = True
-            return
-        found = scope.outer
-        while found is not None and found.passed:
-            found = found.outer
-        self._scope.set(found)
+        """Undo what `open` did."""
+        leave(self._scope, scope)
 
     def enabled(self) -> bool:
         """Return the setting of the current context."""
