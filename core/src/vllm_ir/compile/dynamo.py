@@ -81,22 +81,30 @@ def _inlining(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compiled_module(module: nn.Module, context: Callable[[Callable[..., Any]], Callable[..., Any]]) -> nn.Module:
-    """Return a module that is another one in everything but what a call runs, as `torch.compile(module)` is.
+    """Return what `torch.compile(module)` returns, but with other code that is compiled.
 
     Args:
-        module: the other one.
+        module: the model.
         context: makes a compiled function of what the module's call is; pickled and copied with the module.
     """
-    from torch._dynamo.eval_frame import OptimizedModule
+    import torch
 
-    made: nn.Module = OptimizedModule(module, context)  # type: ignore[arg-type]
-    vars(made)["_torchdynamo_orig_callable"] = module.forward
-    return made
+    made: Any = torch.compile(module, backend="eager")
+    if made is not module:
+        made.dynamo_ctx = context
+        made._initialize()  # noqa: SLF001 - makes the call of what the context is
+    compiled: nn.Module = made
+    return compiled
 
 
 def pretend_to_be_compiled(run: Any, function: Callable[..., Any]) -> None:
     """Let whoever compiles a function that calls a compiled one, or a compiled one again, see the original."""
-    vars(run).update(_torchdynamo_inline=function, _torchdynamo_orig_callable=function, _torchdynamo_wrapper_id=id(run))
+    vars(run).update(
+        _torchdynamo_inline=function,
+        _torchdynamo_orig_callable=function,
+        _torchdynamo_wrapper_id=id(run),
+        get_compiler_config=lambda: None,
+    )
 
 
 def is_dynamos(error: BaseException) -> bool:
