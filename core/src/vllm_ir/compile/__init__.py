@@ -10,10 +10,18 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from vllm_ir.compile.function import compile_model
+    from vllm_ir.compile.lower_to import lower_graph
+    from vllm_ir.compile.passes.base import GraphPass
+
+__all__ = ["GraphPass", "lower_graph"]
+
+_HOMES: Final = {"GraphPass": "vllm_ir.compile.passes.base", "lower_graph": "vllm_ir.compile.lower_to"}
+"""The module of each public name."""
 
 
 class _Package(types.ModuleType):
@@ -37,6 +45,16 @@ class _Package(types.ModuleType):
             from vllm_ir.compile.function import compile_model
 
             return inspect.signature(compile_model)
+
+
+if not TYPE_CHECKING:
+    # A checker that saw this would take every misspelt name for one that exists.
+
+    def __getattr__(name: str) -> Any:
+        """Bring in a public name."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'vllm_ir.compile' has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)
 
 
 sys.modules[__name__].__class__ = _Package

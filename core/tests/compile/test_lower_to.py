@@ -1,0 +1,195 @@
+"""Other compilers than Inductor: what they are given, forward and backward, and what they may leave to the helper."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.passes.split_module import split_module
+from torch.utils.checkpoint import checkpoint
+from vllm_ir import ops, report
+from vllm_ir.compile.backend import backend
+from vllm_ir.compile.lower_to import lower_graph
+from vllm_ir.compile.passes import GraphPass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vllm_ir.runtime import Runtime
+
+X, W = torch.linspace(-1, 1, 64).view(4, 16), torch.rand(16)
+NORM, SWIGLU = ops.rms_norm.torch_op, ops.silu_and_mul.torch_op
+
+
+def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Normalise, then gate."""
+    found: torch.Tensor = ops.silu_and_mul(ops.rms_norm(x, weight, 1e-5) * 2)
+    return found
+
+
+def compiled(lower_to: Any, **options: Any) -> Any:
+    """Return the block compiled by another compiler."""
+    return torch.compile(block, backend=backend, options={"lower_to": lower_to, **options})
+
+
+def count(module: torch.fx.GraphModule, target: Any) -> int:
+    """Return how many nodes of a graph call something."""
+    return len(module.graph.find_nodes(op="call_function", target=target))
+
+
+class Halve(GraphPass):
+    """Takes a factor of two back: what a pass of ten lines looks like."""
+
+    def apply(self, graph: torch.fx.Graph) -> int:
+        """Replace each product by its first factor."""
+        found = graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor)
+        for node in found:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        return len(found)
+
+
+@pytest.mark.usefixtures("state")
+def test_the_function_is_given_the_ops_behind_the_passes() -> None:
+    """Whole, with fake results, and with its inputs; what it returns runs."""
+    seen: list[Any] = []
+
+    def compiler(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        """Look at the graph, lower it and let it run."""
+        seen.append([count(module, target) for target in (NORM, SWIGLU, torch.ops.aten.mul.Tensor)])
+        seen.append([tuple(value.shape) for value in inputs])
+        assert all("val" in node.meta for node in module.graph.nodes if node.op == "call_function")
+        lower_graph(module)
+        return module
+
+    got = compiled(compiler, passes=[Halve()])(X, W)
+    assert seen == [[1, 1, 0], [(4, 16), (16,)]]
+    native = ops.rms_norm.declaration.native(X, W, 1e-5)
+    torch.testing.assert_close(got, ops.silu_and_mul.declaration.native(native))
+    assert [(each.name, each.changes) for each in report().graphs[-1].passes] == [
+        ("functionalization", 0),
+        ("Halve", 1),
+        ("lowering", 2),
+    ]
+
+
+@pytest.mark.usefixtures("state")
+def test_backward_graphs_are_given_too() -> None:
+    """With ops in them where they stand in backward again; both go by one plan and are two records."""
+    seen: list[int] = []
+
+    def recomputed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Call an op whose call stands in the backward graph again."""
+        found: torch.Tensor = checkpoint(lambda t: block(torch.sin(t), weight), x, use_reentrant=False)
+        return found
+
+    def compiler(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        """Look at the graph, lower it and let it run."""
+        assert inputs
+        seen.append(count(module, NORM))
+        lower_graph(module)
+        return module
+
+    x = X.clone().requires_grad_()
+    torch.compile(recomputed, backend=backend, options={"lower_to": compiler})(x, W).sum().backward()
+    assert seen == [1, 1]
+    forward, backward = report().graphs
+    assert (backward.name, backward.digest) == (f"{forward.name} backward", forward.digest)
+    assert "rms_norm" in forward.selected
+    assert "rms_norm" in backward.selected
+    wanted = X.clone().requires_grad_()
+    native = ops.rms_norm.declaration.native(torch.sin(wanted), W, 1e-5)
+    ops.silu_and_mul.declaration.native(native * 2).sum().backward()
+    torch.testing.assert_close(x.grad, wanted.grad)
+
+
+class OtherCompiler:
+    """Another compiler: it has a kernel of its own for one op, and leaves all others to whoever the priority names."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def kernel(self, x: torch.Tensor) -> torch.Tensor:
+        """Gate, as this compiler does it."""
+        self.calls.append("silu_and_mul")
+        return torch.nn.functional.silu(x[..., : x.shape[-1] // 2]) * x[..., x.shape[-1] // 2 :]
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        """Take what it has a kernel for, lower the rest, and return an interpreter of the graph."""
+        assert inputs
+        for node in module.graph.find_nodes(op="call_function", target=SWIGLU):
+            node.target = self.kernel
+        self.lowered = lower_graph(module)
+        module.graph.lint()
+        return torch.fx.Interpreter(module).run
+
+
+def test_another_compiler_takes_some_ops_and_leaves_others(provide: Callable[..., None]) -> None:
+    """What it took is no selection of ours; the rest runs by the priority of the compilation."""
+    provide(ops.rms_norm, "functional")
+    other = OtherCompiler()
+    got = compiled(other, priority={"rms_norm": "probe"})(X, W)
+    assert other.calls == ["silu_and_mul"]
+    assert other.lowered.selected == {"rms_norm": {"rms_norm": "probe"}} == report().graphs[-1].selected
+    native = ops.rms_norm.declaration.native(X, W, 1e-5)
+    torch.testing.assert_close(got, ops.silu_and_mul.declaration.native(native * 2))
+
+
+def test_a_graph_may_be_lowered_in_parts(provide: Callable[..., None]) -> None:
+    """A part that was cut out goes by the compilation of the whole, and counts there."""
+    provide(ops.rms_norm, "functional")
+    provide(ops.silu_and_mul, "functional")
+
+    def compiler(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        """Cut the graph in two behind the first op, and lower each part by itself."""
+        assert inputs
+        order = {node: place for place, node in enumerate(module.graph.nodes)}
+        (norm,) = module.graph.find_nodes(op="call_function", target=NORM)
+        parts = split_module(module, module, lambda node: int(order[node] > order[norm]))
+        for part in parts.children():
+            assert isinstance(part, torch.fx.GraphModule)
+            lower_graph(part, of=module)
+        return parts
+
+    asked = {"rms_norm": "probe", "silu_and_mul": "probe"}
+    got = compiled(compiler, priority=asked)(X, W)
+    assert report().graphs[-1].counts == {"rms_norm": {"probe": 1}, "silu_and_mul": {"probe": 1}}
+    native = ops.rms_norm.declaration.native(X, W, 1e-5)
+    torch.testing.assert_close(got, ops.silu_and_mul.declaration.native(native * 2))
+
+
+def test_any_functional_graph_can_be_lowered(provide: Callable[..., None], state: Runtime) -> None:
+    """One that comes from nowhere of ours goes by the calling context, or by a plan that is given; inputs are kept."""
+    provide(ops.rms_norm, "inplace")
+    module = make_fx(block, tracing_mode="fake")(X.clone(), W)
+    with ops.rms_norm.set_priority(["probe"]):
+        lowered = lower_graph(module)
+    assert lowered.selected["rms_norm"] == {"rms_norm": "probe"}
+    x = X.clone()
+    got = module(x, W)
+    assert torch.equal(x, X)
+    native = ops.rms_norm.declaration.native(X, W, 1e-5)
+    torch.testing.assert_close(got, ops.silu_and_mul.declaration.native(native * 2))
+    assert state.graphs.all() == ()
+
+
+@pytest.mark.usefixtures("state")
+def test_a_compiler_that_lowers_nothing_has_the_ops_run_as_they_are() -> None:
+    """They dispatch when they are called."""
+    run = torch.compile(block, backend=backend, options={"lower_to": lambda module, _: module})
+    native = ops.rms_norm.declaration.native(X, W, 1e-5)
+    torch.testing.assert_close(run(X, W), ops.silu_and_mul.declaration.native(native * 2))
+    assert report().graphs[-1].selected == {}
+
+
+@pytest.mark.usefixtures("state")
+def test_the_names_are_where_a_user_looks() -> None:
+    """`lower_graph` and `GraphPass` are names of the package."""
+    package: Any = import_module("vllm_ir.compile")
+    assert package.lower_graph is lower_graph
+    assert package.GraphPass is GraphPass
+    with pytest.raises(AttributeError, match="nothing"):
+        package.nothing  # noqa: B018 - the access is the test
