@@ -1,7 +1,8 @@
 """Graph passes as each version of torch takes them: which class they are of, and how several share one place.
 
 Torch 2.11 tells no pass what its graph is for and puts the pass before AOTAutograd, as an object, into its cache key;
-2.11 and 2.12 take one pass a place. What follows from that ends here: see docs/torch_versions.md.
+2.11 and 2.12 take one pass a place, and what 2.12 puts into its key beside a pass cannot be there. What follows from
+that ends here: see docs/torch_versions.md.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _inference: Final[ContextVar[bool]] = ContextVar("vllm_ir.compile.inference", default=False)
 """Whether the graph at hand is one for inference; not known is no, since a graph for training must keep its inputs."""
@@ -45,6 +46,29 @@ def chained(*passes: Any) -> Any:
     if hasattr(_classes(), "get_custom_graph_passes"):
         return tuple(flat)
     return flat[0] if len(flat) == 1 else _chain(tuple(flat))
+
+
+class Decompositions:
+    """What is taken apart while tracing, as Inductor asks for it from torch 2.12 on, and as its cache key sees it.
+
+    Torch 2.12 asks a function that cannot be part of a key, so that its cache is bypassed; from 2.13 on the key holds
+    the whole table, of which not everything has a stable form. Nothing is lost without it: the table follows from the
+    configuration and from the plan, which are in the key themselves.
+
+    Args:
+        table: by operation.
+    """
+
+    def __init__(self, table: Mapping[Any, Callable[..., Any]]) -> None:
+        self._table = dict(table)
+
+    def __call__(self) -> dict[Any, Callable[..., Any]]:
+        """Return the table."""
+        return self._table
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Return what stands for it in a key."""
+        return str, ("vllm_ir",)
 
 
 @contextlib.contextmanager

@@ -44,29 +44,6 @@ def decompositions(patches: Mapping[str, Any] | None = None) -> dict[Any, Callab
         return dict(select_decomp_table())
 
 
-class Decompositions:
-    """What is taken apart while tracing, as Inductor asks for it from torch 2.12 on, and as its cache key sees it.
-
-    Torch 2.12 asks a function that cannot be part of a key, so that its cache is bypassed; from 2.13 on the key holds
-    the whole table, of which not everything has a stable form. Nothing is lost without it: the table follows from the
-    configuration and from the plan, which are in the key themselves.
-
-    Args:
-        table: by operation.
-    """
-
-    def __init__(self, table: Mapping[Any, Callable[..., Any]]) -> None:
-        self._table = dict(table)
-
-    def __call__(self) -> dict[Any, Callable[..., Any]]:
-        """Return the table."""
-        return self._table
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Return what stands for it in a key."""
-        return str, ("vllm_ir",)
-
-
 def compile_with_inductor(
     module: torch.fx.GraphModule,
     inputs: Sequence[Any],
@@ -85,7 +62,7 @@ def compile_with_inductor(
     """
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    asked = Decompositions(table)
+    asked = torch_passes.Decompositions(table)
 
     def compile_one(*args: Any, **kwargs: Any) -> Any:
         """Compile one functional graph."""
@@ -130,15 +107,22 @@ def no_new_guards(shape_env: Any) -> Iterator[None]:
         with shape_env.error_on_new_guards():
             yield
     else:
-        before = vars(shape_env).get("_check_frozen")
-        shape_env._check_frozen = _refuse_guard
-        try:
+        with _checked(shape_env, _refuse_guard):
             yield
-        finally:
-            if before is None:
-                del shape_env._check_frozen
-            else:
-                shape_env._check_frozen = before
+
+
+@contextlib.contextmanager
+def _checked(shape_env: Any, check: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Call something in the place where torch would go on to add a guard."""
+    before = vars(shape_env).get("_check_frozen")
+    shape_env._check_frozen = check
+    try:
+        yield
+    finally:
+        if before is None:
+            del shape_env._check_frozen
+        else:
+            shape_env._check_frozen = before
 
 
 class NewGuardError(RuntimeError):
