@@ -170,6 +170,15 @@ def test_what_was_typed_is_checked_before_what_two_distributions_claim(site: Sit
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("static", [["--static"], pytest.param([], marks=needs_torch)])
+def test_a_misspelt_name_in_the_deny_list_is_said_once(site: Site, static: list[str]) -> None:
+    """Beside the answer, since no row of it can say so."""
+    site.add_provider("good")
+    done = site.run("explain", "rms_norm", *static, VLLM_IR_PROVIDERS_DISABLED="goood")
+    assert done.returncode == 0
+    assert done.stderr.count("names 'goood', which nothing here has. Did you mean 'good'?") == 1
+
+
 @needs_torch
 def test_a_provider_that_cannot_run_here_is_a_row_of_a_live_answer_too(site: Site) -> None:
     """No list names it, and its reason is told."""

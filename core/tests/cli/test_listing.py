@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from vllm_ir.cli import listing
 from vllm_ir.cli.listing import Inventory, describe_platform
+from vllm_ir.cli.main import main
 
 if TYPE_CHECKING:
     from core.tests.cli.conftest import Site
@@ -152,7 +153,7 @@ def test_two_distributions_with_one_provider_are_rows_beside_the_others(site: Si
     for distribution in ("dist-good", "dist-other"):
         assert ["good", "duplicate", "provider", "cpu", "1", distribution, "1.0"] in cells
     assert ["spare", *(["loaded"] if load else ["not", "loaded"]), "cpu", "1", "dist-spare", "1.0"] in cells
-    assert "is brought by 2 distributions: 'dist-good', 'dist-other'." in " ".join(done.stdout.split())
+    assert " ".join(done.stdout.split()).count("is brought by 2 distributions: 'dist-good', 'dist-other'.") == 1
     assert "2 of them broken" in done.stdout
     assert done.stderr == ""
 
@@ -178,8 +179,28 @@ def test_a_misspelt_name_in_the_deny_list_is_a_note(site: Site, load: list[str])
     assert done.returncode == 0, done.stderr
     said = "VLLM_IR_PROVIDERS_DISABLED names 'goood', which nothing here has. Did you mean 'good'?"
     assert said in " ".join(done.stdout.split())
+    assert done.stderr == ""
     done = site.run("list", *load, "--json", VLLM_IR_PROVIDERS_DISABLED="goood")
     assert json.loads(done.stdout)["doubts"] == [said]
+
+
+SENTENCE = "vllm-ir list --load needs torch, which is not installed here. Install it, or ask `vllm-ir list`.\n"
+
+
+def test_without_torch_loading_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The sentence names the question that can be answered, and nothing is started."""
+    monkeypatch.setattr(listing, "find_spec", lambda _: None)
+    assert main(["list", "--load"]) == 2
+    assert capsys.readouterr() == ("", f"vllm-ir: {SENTENCE}")
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="asks an environment that has no torch")
+def test_an_environment_without_torch_lists_and_does_not_load(site: Site) -> None:
+    """From files it answers as everywhere."""
+    site.add_provider("good")
+    assert site.run("list").returncode == 0
+    done = site.run("list", "--load")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"vllm-ir: {SENTENCE}")
 
 
 def test_nothing_to_list_is_exit_3(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,8 @@ def _ask(op: str, spec: str | None, lists: Mapping[str, Sequence[str]], *, compi
     target.run_fake(*(value.to("meta") if hasattr(value, "to") else value for value in given))
     told = explain(target, *given, compiling=compiling)
     told = replace(told, verdicts=(*told.verdicts, *_left_out(told, found.providers if found else ())))
+    for doubt in found.doubts if found else ():
+        output.complain(doubt)
     problem = found.conflicts[0] if found and found.conflicts else _problem(op)
     words = in_words(target.declaration.signature.names, given)
     return Answer(told, state.platform.describe(), words, (), problem)

@@ -83,17 +83,13 @@ def describe_implementation(
 def describe_provider(one: DistributionRecord, each: ProviderRecord) -> dict[str, Any]:
     """Return everything that files tell of a provider."""
     ops = each.manifest.ops.values() if each.manifest else ()
+    told = one.describe()
+    shared = ("location", "module", "summary", "url", "rank", "adds_passes", "defaults_at_run_time")
     return {
         **each.describe(),
-        "location": one.location,
-        "module": one.module,
-        "summary": one.manifest.summary if one.manifest else None,
-        "url": (one.manifest.url or None) if one.manifest else None,
-        "rank": one.manifest.rank if one.manifest else None,
-        "adds_passes": list(one.manifest.adds_passes) if one.manifest else [],
-        "defaults_at_run_time": one.manifest.defaults_at_run_time if one.manifest else False,
+        **{key: told[key] for key in shared},
         "requires": {need.library: need.versions for need in each.manifest.requires} if each.manifest else {},
-        "shadowed": [copy.describe() for copy in one.shadowed],
+        "shadowed": told["shadowed"],
         "implementations": {
             op.name: describe_implementation(one, each, each.manifest, op) for op in ops if each.manifest
         },

@@ -124,7 +124,7 @@ def _print_table(found: Inventory, shown: Sequence[dict[str, Any]], *, everythin
     notes += [("", doubt, output.DOUBTFUL) for doubt in found.doubts]
     if notes:
         print()
-    for name, text, style in notes:
+    for name, text, style in dict.fromkeys(notes):
         output.print_note(name, text, style)
     for one in found.distributions:
         _print_tracebacks(one)

@@ -177,6 +177,8 @@ def load_providers() -> Discovery | None:
 def load_around_conflicts() -> Discovery | None:
     """Find and load as `load_providers`, but set aside what two distributions claim, for a command that shows it.
 
+    That command shows the doubts, too, so they are not logged.
+
     Raises:
         UnknownAllowed: VLLM_IR_PROVIDERS names what is not installed.
     """
@@ -212,7 +214,7 @@ def _load_into_runtime(*, stop: bool = True) -> Discovery:
     file = state.settings.file
     found = replace(found, summary=summarise(found.distributions, str(file) if file is not None else None))
     state.adopt(found.landscape)
-    for doubt in found.doubts:
+    for doubt in found.doubts if stop else ():
         logger.warning("%s", doubt)
     for each in found.dropped:
         logger.debug("default order of %s: %s left out: %s", each.op, each.provider, each.reason)

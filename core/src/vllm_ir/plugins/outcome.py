@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from vllm_ir.errors import ProviderError
 from vllm_ir.landscape import Landscape
 from vllm_ir.log import logger
-from vllm_ir.plugins import defaults, hooks, records
+from vllm_ir.plugins import defaults, hooks
+from vllm_ir.plugins.records import Found
 from vllm_ir.plugins.summary import summarise
 
 if TYPE_CHECKING:
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
     from vllm_ir.plugins.defaults import Dropped, Merged
     from vllm_ir.plugins.hooks import Hooks
     from vllm_ir.plugins.loading import Session
-    from vllm_ir.plugins.records import DistributionRecord, ProviderRecord
+    from vllm_ir.plugins.records import DistributionRecord
     from vllm_ir.plugins.static import Survey
 
 
 @dataclass(frozen=True, slots=True)
-class Discovery:
+class Discovery(Found):
     """What was found and loaded.
 
     Args:
@@ -50,16 +51,6 @@ class Discovery:
     doubts: tuple[str, ...]
     summary: str
     conflicts: tuple[DistributionConflict, ...] = ()
-
-    @property
-    def providers(self) -> tuple[ProviderRecord, ...]:
-        """Every provider of every distribution."""
-        return tuple(provider for record in self.distributions for provider in record.providers)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of what was found and of what failed: processes with the same one see the same."""
-        return records.digest(self.distributions)
 
 
 def conclude(

@@ -178,6 +178,23 @@ class DistributionRecord:
         }
 
 
+class Found:
+    """What holds a record of every distribution, the core first, then in the order of the path."""
+
+    __slots__ = ()
+    distributions: tuple[DistributionRecord, ...]
+
+    @property
+    def providers(self) -> tuple[ProviderRecord, ...]:
+        """Every provider of every distribution."""
+        return tuple(provider for record in self.distributions for provider in record.providers)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what was found and of what failed: processes with the same one see the same."""
+        return digest(self.distributions)
+
+
 def digest(distributions: Iterable[DistributionRecord]) -> str:
     """Return a digest of what was found: two processes with the same one see the same providers in the same state.
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vllm_ir.errors import DeniedByPolicy, DuplicateProvider, WrongPlatform
-from vllm_ir.plugins import distributions, records
+from vllm_ir.plugins import distributions
 from vllm_ir.plugins.description import describe, with_core
 from vllm_ir.plugins.fitting import in_words, unmet
 from vllm_ir.plugins.policy import DENY, Policy
-from vllm_ir.plugins.records import DistributionRecord, Failure, ProviderRecord
+from vllm_ir.plugins.records import DistributionRecord, Failure, Found, ProviderRecord
 from vllm_ir.plugins.requirements import Libraries
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Found):
     """What is installed, and which of it may load.
 
     Args:
@@ -41,16 +41,6 @@ class Survey:
     distributions: tuple[DistributionRecord, ...]
     conflicts: tuple[DuplicateProvider, ...] = ()
     doubts: tuple[str, ...] = ()
-
-    @property
-    def providers(self) -> tuple[ProviderRecord, ...]:
-        """Every provider of every distribution."""
-        return tuple(provider for record in self.distributions for provider in record.providers)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of what was found: two processes with the same one see the same."""
-        return records.digest(self.distributions)
 
 
 def survey(
