@@ -48,7 +48,8 @@ void gate_row(const vllm_ir_gate& call, const T* x, T* out) {
   const T* up = x + call.size;
   const int64_t whole = call.block > 0 ? call.size / call.block * call.block : call.size;
   // The activation is rounded to x's dtype before the multiply.
-  each<typename Busy<T>::Block>(0, whole, [&](auto v, int64_t i) {
+  // It is too long for the compiler to inline unasked, and a call would load every constant anew.
+  each<typename Busy<T>::Block>(0, whole, [&](auto v, int64_t i) __attribute__((always_inline)) {
     using V = decltype(v);
     V::store_own(out + i, V::rounded_own(A::template of<V>(V::load(x + i)), x) * V::load(up + i));
   });
