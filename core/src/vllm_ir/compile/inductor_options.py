@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import types
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 
 from vllm_ir.compile import torch_version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PASSES: Final = ("use_pre_grad_passes", "use_post_grad_passes")
+"""Options without which Inductor runs no pass of others."""
 
 
 def names() -> tuple[str, ...]:
@@ -34,3 +40,15 @@ def mistake(name: str, value: object) -> str | None:
     if any(get_origin(kind) is not None or not isinstance(kind, type) for kind in kinds) or isinstance(value, kinds):
         return None
     return "a value of type " + " or ".join(kind.__name__ for kind in kinds)
+
+
+def without_passes(mode: str | None, given: Mapping[str, Any]) -> str | None:
+    """Return the option that turns off the passes in which ops are replaced, or None.
+
+    Args:
+        mode: one of torch.compile's modes.
+        given: options that go before it.
+    """
+    config = torch_version.inductor_config()
+    asked = {**torch_version.mode_options(mode), **given}
+    return next((name for name in PASSES if not asked.get(name, getattr(config, name, True))), None)

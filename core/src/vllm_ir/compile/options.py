@@ -87,6 +87,9 @@ class CompileOptions:
             _check_inductors(name, value)
         if mode is not None and mode not in inductor_options.modes():
             raise BadCompileOption(option="mode", got=repr(mode), wanted=f"one of {listed(inductor_options.modes())}")
+        off = inductor_options.without_passes(mode, given)
+        if off is not None and own.get("lower_to", INDUCTOR) == INDUCTOR:
+            raise BadCompileOption(option=off, got=f"off (mode {mode!r})", wanted="on: no op is lowered without passes")
         return cls(
             priority=read_priority(own.get("priority")),
             passes=_read_passes(own.get("passes", ())),
