@@ -10,6 +10,7 @@ import torch
 import vllm_ir
 from typing_extensions import assert_type
 from vllm_ir import IrOpImpl, IrOpPriorityConfig, KernelConfig, Unsupported, errors, ops
+from vllm_ir.compile.backend import backend
 from vllm_ir.op import IrOp, IrOpInplace
 from vllm_ir.overload import InplaceOverload
 from vllm_ir.priority import Entry
@@ -111,6 +112,34 @@ def what_is_told(x: torch.Tensor) -> None:
     assert_type(vllm_ir.report().ops["bare"].priority, tuple[Entry, ...])
     assert_type(vllm_ir.report().ops["bare"].calls, Mapping[str, int])
     assert_type(vllm_ir.report().ops["bare"].refusals, tuple[tuple[str, str, int], ...])
+
+
+def what_is_compiled(x: torch.Tensor) -> None:
+    """Hold that a compiled model has the model's own type, by each way of compiling, and that options have types."""
+    assert_type(vllm_ir.compile(torch.nn.Linear(1, 1)), torch.nn.Linear)
+    assert_type(vllm_ir.compile(function_of_a_model, exact=True, dynamic=None)(x), torch.Tensor)
+    assert_type(decorated(x), torch.Tensor)
+    assert_type(decorated_with_arguments(x), torch.Tensor)
+    vllm_ir.compile(priority={"rms_norm": ["a"]}, options={"max_autotune": True}, mode="default")(torch.nn.ReLU())
+    vllm_ir.compile(function_of_a_model, priority=IrOpPriorityConfig(rms_norm="a"), passes=[], lower_to="inductor")
+    torch.compile(function_of_a_model, backend=backend)
+
+
+def function_of_a_model(x: torch.Tensor) -> torch.Tensor:
+    """Be a function to compile."""
+    return x
+
+
+@vllm_ir.compile
+def decorated(x: torch.Tensor) -> torch.Tensor:
+    """Be a compiled function."""
+    return x
+
+
+@vllm_ir.compile(lower_to=lambda module, _inputs: module, fullgraph=True)
+def decorated_with_arguments(x: torch.Tensor) -> torch.Tensor:
+    """Be one with another compiler."""
+    return x
 
 
 def what_is_configured(arguments: list[str]) -> None:

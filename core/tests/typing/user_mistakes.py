@@ -23,3 +23,6 @@ vllm_ir.register_op(activations="x")(lambda x: x).maybe_inplace  # type: ignore[
 vllm_ir.KernelConfig(ir_op_priority=["a"])  # type: ignore[arg-type]
 vllm_ir.no_such_name(1)  # type: ignore[attr-defined]
 vllm_ir.Unsupported()  # type: ignore[call-arg]
+vllm_ir.compile(plain, exact="yes")  # type: ignore[call-overload]
+vllm_ir.compile(5)  # type: ignore[call-overload]
+vllm_ir.compile(plain, backend="inductor")  # type: ignore[call-overload]
