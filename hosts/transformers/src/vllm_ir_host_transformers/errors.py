@@ -96,6 +96,19 @@ class EmptyPrompt(ConfigurationError):
         super().__init__(f"--prompt {prompt!r} holds no token. Write a question.", prompt=prompt)
 
 
+class CannotCompile(ConfigurationError):
+    """A model that torch or its C++ compiler cannot compile."""
+
+    def __init__(self, *, model: str, cause: str) -> None:
+        self.model, self.cause = model, cause
+        super().__init__(
+            f"--compile: {model} cannot be compiled: {cause.rstrip('.')}. Leave --compile out, or, where a C++ compiler"
+            " is missing, name one in CXX.",
+            model=model,
+            cause=cause,
+        )
+
+
 class UnknownFusing(ConfigurationError):
     """A way of fusing that there is not."""
 

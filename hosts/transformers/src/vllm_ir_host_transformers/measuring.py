@@ -101,7 +101,13 @@ def norm_sentence(usage: Usage) -> str | None:
     if fused is None or not fused.total or not usage.forward_passes:
         return None
     ours = per_pass(alone.total if alone else 0, usage.forward_passes)
-    theirs = per_pass(fused.total, usage.forward_passes)
+    return norms_apart(ours, per_pass(fused.total, usage.forward_passes))
+
+
+def norms_apart(ours: float, theirs: float) -> str | None:
+    """Return which op runs how many norms of a forward pass; None when `rms_norm` runs all."""
+    if not theirs:
+        return None
     total = ours + theirs
     return (
         f"rms_norm takes {ours} of {total} norms per forward pass; the other {theirs} run in fused_add_rms_norm"

@@ -22,9 +22,9 @@ class TerminalSteps:
             yield
             return
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), TimeElapsedColumn())
+        columns = (BarColumn(bar_width=16), TextColumn("{task.description}, {task.elapsed:.0f} s"))
         with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
             progress.add_task(what, total=None)
             yield

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final, Literal
+import time
+from typing import TYPE_CHECKING, Final, Literal
 
-from vllm_ir.cli import output
-
+from vllm_ir_host_transformers.cli import showing
 from vllm_ir_host_transformers.cli.progress import TerminalSteps
 
 if TYPE_CHECKING:
     from vllm_ir_host_transformers.answering import Answer
-    from vllm_ir_host_transformers.findings import Replacement
-    from vllm_ir_host_transformers.measuring import Usage
+    from vllm_ir_host_transformers.compiling import Compilation
     from vllm_ir_host_transformers.models.loading import Loaded
 
 PROMPT: Final = "What is the capital of France?"
@@ -57,26 +56,60 @@ def run(arguments: list[str]) -> int:
     fuse = _fusing(options.fuse_residual, notes)
     loaded = _load(options, steps)
     with steps.step("finding places for ops"):
-        from vllm_ir_host_transformers.answering import answer
         from vllm_ir_host_transformers.replace import use_ir_ops
 
         replacement = use_ir_ops(loaded.model, fuse_residual=fuse)
         meter = Meter()
-    show = _ignore if options.json else _write
-    said = answer(loaded, options.prompt, max_new_tokens=options.max_new_tokens, show=show)
+    said, compilation = _answer(loaded, options, steps)
     usage = meter.read(replacement, said.forward_passes)
-    sentence = norm_sentence(usage)
+    sentence = norm_sentence(usage) if compilation is None else compilation.norm_sentence()
     if sentence is not None:
         notes.append(sentence)
     if not said.templated:
         notes.append("the model has no chat template, so the prompt went in as it is")
-    missed = unmet(usage)
+    if compilation is not None and compilation.late:
+        notes.append(f"graphs compiled while it answered, which its times include: {compilation.late}")
+    missed = unmet(usage) if compilation is None else compilation.unmet(usage)
     notes += missed
+    story = showing.Story(loaded, options.prompt, said, usage, replacement, compilation, tuple(notes))
     if options.json:
-        _emit(loaded, options.prompt, said, usage, replacement, notes)
+        showing.emit(story)
     else:
-        _show(loaded, said, usage, replacement, notes)
+        showing.show(story)
     return 1 if missed else 0
+
+
+def _answer(loaded: Loaded, options: argparse.Namespace, steps: TerminalSteps) -> tuple[Answer, Compilation | None]:
+    """Let the model answer, compiled first if that is wished.
+
+    Raises:
+        CannotCompile: torch or its C++ compiler cannot compile the model.
+    """
+    from vllm_ir_host_transformers.answering import answer
+
+    show = showing.ignore if options.json else showing.write
+    if not options.compile:
+        return answer(loaded, options.prompt, max_new_tokens=options.max_new_tokens, show=show), None
+    from vllm_ir.errors import IrError
+
+    from vllm_ir_host_transformers.compiling import TOKENS, Compilation, compiled
+    from vllm_ir_host_transformers.errors import CannotCompile
+
+    with compiled(loaded.model) as graphs:
+        begin = time.perf_counter()
+        few = min(TOKENS, options.max_new_tokens)
+        try:
+            with steps.step("compiling"):
+                answer(loaded, options.prompt, max_new_tokens=few, show=showing.ignore)
+        except IrError:
+            raise
+        except Exception as error:
+            # Dynamo, Inductor and compilers raise dozens of kinds here; the first line says what is wrong.
+            cause = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise CannotCompile(model=loaded.name, cause=cause) from error
+        seconds, before = time.perf_counter() - begin, len(graphs)
+        said = answer(loaded, options.prompt, max_new_tokens=options.max_new_tokens, show=show)
+    return said, Compilation(tuple(graphs), seconds, len(graphs) - before)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,6 +137,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_const",
         const="never",
         help="put all norms on rms_norm",
+    )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the model first, with the roundings of eager kept; takes minutes the first time, is then cached",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, and nothing else")
     return parser
@@ -152,71 +190,3 @@ def _load(options: argparse.Namespace, steps: TerminalSteps) -> Loaded:
         source, name = str(default_model(runtime.current().environment.cache, steps)), SMOLLM2.label
     with steps.step(f"loading {name or source}"):
         return loading.load(source, dtype=options.dtype, device=options.device, name=name)
-
-
-def _write(piece: str) -> None:
-    """Show a piece of the answer at once."""
-    sys.stdout.write(piece)
-    sys.stdout.flush()
-
-
-def _ignore(piece: str) -> None:
-    """Show nothing."""
-
-
-def _show(loaded: Loaded, said: Answer, usage: Usage, replacement: Replacement, notes: list[str]) -> None:
-    """Print what it took and what ran, below the answer."""
-    from vllm_ir_host_transformers.measuring import per_pass
-
-    _write("\n\n")
-    output.print_text(
-        f"{len(said.token_ids)} tokens in {said.seconds:.2f} s: {said.tokens_per_second:.1f} tokens per second"
-        f" (the first after {said.first_token_seconds:.2f} s); {loaded.name}, {loaded.dtype}, {loaded.device}"
-    )
-    _write("\n")
-    rows = []
-    for op in usage.ops.values():
-        sources = dict(op.priority)
-        for provider, count in op.calls.items() or {"not called": 0}.items():
-            cells = (op.op, provider, str(count), str(per_pass(count, usage.forward_passes)), sources.get(provider, ""))
-            rows.append([(cell, output.PLAIN) for cell in cells])
-    output.print_table(("op", "provider", "calls", "per pass", "order set by"), rows)
-    refusals = [(op.op, *refusal) for op in usage.ops.values() for refusal in op.refusals]
-    # What the user asked for, or was told above, needs no reason.
-    left = [line for line in replacement.lines_left() if not line.endswith("fuse_residual is off")]
-    if notes or refusals or left:
-        _write("\n")
-    for name, provider, reason, count in refusals:
-        output.print_note(name, f"{provider} refused {count} calls: {reason}")
-    for note in notes:
-        output.print_text(f"  {note}", indent=4)
-    for line in left:
-        output.print_text(f"  {line}", indent=4)
-
-
-def _emit(loaded: Loaded, prompt: str, said: Answer, usage: Usage, replacement: Replacement, notes: list[str]) -> None:
-    """Print everything as one JSON object."""
-    from vllm_ir_host_transformers.measuring import as_json
-
-    content: dict[str, Any] = {
-        "model": loaded.name,
-        "dtype": loaded.dtype,
-        "device": str(loaded.device),
-        "prompt": prompt,
-        "answer": said.text,
-        "tokens": len(said.token_ids),
-        "token_ids": list(said.token_ids),
-        "seconds": round(said.seconds, 4),
-        "first_token_seconds": round(said.first_token_seconds, 4),
-        "tokens_per_second": round(said.tokens_per_second, 2),
-        "forward_passes": said.forward_passes,
-        "norms": usage.norms,
-        "ops": as_json(usage),
-        "notes": notes,
-        "replaced": [
-            {"name": p.name, "kind": p.kind, "op": p.op, "module": p.module, "note": p.note}
-            for p in replacement.replaced
-        ],
-        "left": [{"name": p.name, "kind": p.kind, "module": p.module, "reason": p.reason} for p in replacement.left],
-    }
-    output.emit_json(content)
