@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from vllm_ir import ops
+from vllm_ir import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,8 +94,7 @@ class Lowerer:
 
         options: dict[str, Any] = {} if inductor else {"lower_to": self.lower}
         if provider is not None:
-            names = {name: getattr(ops, name) for name in ops.__all__}
-            options["priority"] = {name: provider for name, op in names.items() if provider in op.impls}
+            options["priority"] = {op.name: provider for op in runtime.current().registry if provider in op.impls}
         return torch.compile(function, backend=backend, options=options, fullgraph=True, dynamic=dynamic)
 
     def count(self, target: Any, graph: int = -1) -> int:

@@ -6,6 +6,7 @@ caller donated it. Everything else gets a copy, and only there: none is put in t
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.compile import torch_version
@@ -14,6 +15,7 @@ from vllm_ir.compile.graph import contiguous, tensors_of, value_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    import torch
     from torch import fx
 
     from vllm_ir.compile.aliases import Aliases
@@ -36,28 +38,38 @@ def needing_copies(
     ]
 
 
-def copy_argument(graph: fx.Graph, node: fx.Node, argument: fx.Node) -> fx.Node:
+def copy_argument(graph: fx.Graph, node: fx.Node, argument: fx.Node, value: Any = None) -> fx.Node:
     """Put a contiguous copy of an argument before a call and return it.
+
+    Args:
+        graph: that of both.
+        node: the call.
+        argument: a tensor.
+        value: the copy's fake result, if it was made already.
 
     Contiguous, since an implementation returns what it wrote to, and results are contiguous.
     """
     import torch
 
     with graph.inserting_before(node):
-        copy = graph.call_function(
-            torch.ops.aten.clone.default, (argument,), {"memory_format": torch.contiguous_format}
-        )
-    value = value_of(argument)
-    mode = torch_version.fake_mode_of(value)
-    if mode is None:
-        copy.meta["val"] = torch.empty_like(value, memory_format=torch.contiguous_format)
-    else:
-        # Metadata of its own: the source's would say that both share memory.
-        with mode:
-            copy.meta["val"] = value.clone(memory_format=torch.contiguous_format)
+        copy = graph.call_function(torch.ops.aten.clone.default, (argument,), {"memory_format": _rows()})
+    copy.meta["val"] = copy_of(value_of(argument)) if value is None else value
     if "stack_trace" in node.meta:
         copy.meta["stack_trace"] = node.meta["stack_trace"]
     return copy
+
+
+def copy_of(value: torch.Tensor) -> torch.Tensor:
+    """Return what a contiguous copy of a fake tensor is like: in memory of its own, or both would seem to share it."""
+    with torch_version.fake_mode_of(value) or contextlib.nullcontext():
+        return value.clone(memory_format=_rows())
+
+
+def _rows() -> torch.memory_format:
+    """Return the layout of rows without gaps."""
+    import torch
+
+    return torch.contiguous_format
 
 
 def _is_tensor(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.compile import torch_version
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from torch import fx
 
     from vllm_ir.op import IrOp
+
+
+GENERATED: Final = '"<vllm_ir '
+"""How the names of functions begin that were made from text: no user wrote those lines."""
 
 
 def value_of(node: fx.Node) -> Any:
@@ -121,6 +125,8 @@ def source_of(node: fx.Node) -> str:
         if not line.startswith("File "):
             continue
         file, _, rest = line[5:].partition(", line ")
+        if file.startswith(GENERATED):
+            continue
         number, _, function = rest.partition(", in ")
         code = lines[index + 1] if index + 1 < len(lines) else ""
         inside = file.strip('"')

@@ -131,10 +131,15 @@ class Judge:
 
 def _asks_for_batch(text: str, args: Sequence[Any]) -> bool:
     """Tell whether a guard is about a leading size of an argument."""
+    return bool(set(re.findall(r"[A-Za-z_]\w*", text)) & batch_sizes(args))
+
+
+def batch_sizes(args: Sequence[Any]) -> frozenset[str]:
+    """Return the names of the sizes that change from call to call: those that are nobody's trailing size."""
     leading: set[str] = set()
     trailing: set[str] = set()
     for tensor in tensors_of(tuple(args)):
         for place, size in enumerate(tensor.shape):
             symbols = torch_version.symbols_of(size)
             (trailing if place == tensor.dim() - 1 else leading).update(symbols)
-    return bool(set(re.findall(r"[A-Za-z_]\w*", text)) & (leading - trailing))
+    return frozenset(leading - trailing)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from vllm_ir.compile.options import CompileOptions
     from vllm_ir.compile.recording import Recorder
+from vllm_ir.compile.tracing import refresh_views
 
 HOME: Final = "vllm_ir"
 """The key of a graph module's metadata that says which compilation it belongs to."""
@@ -84,6 +85,7 @@ def lower_graph(
     for name, inner in (*subgraphs(module), ("", module)):
         # What a part is given belongs to the graph around it, whatever the caller donated.
         lowered = pipeline.lower(inner.graph, is_inference=is_inference and not name and of in (None, module))
+        refresh_views(inner.graph)
         inner.recompile()
         found = found.joined(lowered)
     return found

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.compile import torch_version
 from vllm_ir.compile.aliases import Aliases
-from vllm_ir.compile.clones import copy_argument, needing_copies
+from vllm_ir.compile.clones import copy_argument, copy_of, needing_copies
 from vllm_ir.compile.functionalization import donated_inputs
 from vllm_ir.compile.graph import arguments_of, calls_of, contiguous, fake_arguments, source_of, tensors_of, value_of
-from vllm_ir.compile.judging import Judge
+from vllm_ir.compile.judging import Judge, batch_sizes
 from vllm_ir.compile.tracing import Traced, describe, results_of, sharing, splice, trace
 from vllm_ir.errors import EndlessLowering, WrongResults
 from vllm_ir.names import NATIVE
@@ -138,18 +138,17 @@ class Lowering:
             if copied and functional is not None:
                 function, copied = functional, []
             try:
-                traced, args_now, copies = self._trace(graph, node, impl, function, args, copied)
+                args, added, results = self._insert(graph, node, impl, function, args, copied)
             except Exception as error:  # noqa: BLE001 - whatever an implementation raises on fake tensors
                 self._judge.untraceable(op, impl, error, source_of(node))
                 refused.append(impl)
                 continue
             break
-        added, results = splice(graph, node, traced, args_now)
         if impl.inplace and function is impl.impl_fn:
             # What was written to belongs to the results now.
             for index in op.activation_indices:
-                aliases.take(args_now[index])
-        aliases.replace([*copies, *added], [])
+                aliases.take(args[index])
+        aliases.replace(added, [])
         results, more = _own(graph, node, results, aliases)
         readers = results_of(node, results)
         aliases.replace([], readers)
@@ -159,11 +158,11 @@ class Lowering:
             if old is not node:
                 graph.erase_node(old)
         graph.erase_node(node)
-        self._done.copies += len(copies) + len(more)
+        self._done.copies += len(copied) + len(more)
         self._done.selected.setdefault(op.name, {})[node.name] = impl.provider
         return added
 
-    def _trace(
+    def _insert(
         self,
         graph: fx.Graph,
         node: fx.Node,
@@ -171,36 +170,28 @@ class Lowering:
         function: Callable[..., Any],
         args: list[Any],
         copied: list[int],
-    ) -> tuple[Traced, list[Any], list[fx.Node]]:
-        """Return an implementation as a graph, the arguments it gets there, and the copies put in for it."""
+    ) -> tuple[list[Any], list[fx.Node], list[Any]]:
+        """Put an implementation before a call; return the arguments it gets there, what was added, and its results."""
         values = list(fake_arguments(args))
         for index in copied:
-            # As `copy_argument` will make it.
-            values[index] = _copy_of(values[index])
+            values[index] = copy_of(values[index])
         key = (impl.op_name, impl.provider, function is impl.impl_fn, *map(describe, values), sharing(values))
         traced = self._traces.get(key)
-        if traced is None:
+        first = traced is None or traced.once
+        if traced is None or traced.once:
             # A kernel chosen by the size of one batch would run them all; native alone has nobody behind it.
             tensors = () if impl.provider == NATIVE else tensors_of(values)
             open_sizes = next(map(torch_version.shape_env_of, tensors), None)
-            with torch_version.no_new_guards(open_sizes):
+            with torch_version.no_guards_on(open_sizes, batch_sizes(values)):
                 traced = trace(function, values, self._table)
             _check_results(tensors_of(value_of(node)), traced)
             self._traces[key] = traced
             self._done.traces += 1
-        now, copies = list(args), []
+        now = list(args)
         for index in copied:
-            now[index] = copy_argument(graph, node, args[index])
-            copies.append(now[index])
-        return traced, now, copies
-
-
-def _copy_of(value: Any) -> Any:
-    """Return what a contiguous copy of a fake tensor is like."""
-    import torch
-
-    with torch_version.fake_mode_of(value) or torch.no_grad():
-        return value.clone(memory_format=torch.contiguous_format)
+            now[index] = copy_argument(graph, node, args[index], values[index])
+        added, results = splice(graph, node, traced, now, first=first)
+        return now, [*(now[index] for index in copied), *added], results
 
 
 def _own(

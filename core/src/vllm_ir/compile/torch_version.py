@@ -268,3 +268,27 @@ def hint_of(size: Any) -> int | None:
         return int(size)
     found: int | None = size.node.hint
     return found
+
+
+@contextlib.contextmanager
+def no_guards_on(shape_env: Any, names: frozenset[str]) -> Iterator[None]:
+    """Let a question raise whose answer depends on these sizes alone; what torch asks about layouts goes through.
+
+    Args:
+        shape_env: what knows the sizes, or None.
+        names: of the sizes that change from call to call.
+    """
+    if shape_env is None or not names:
+        yield
+        return
+    original = shape_env._check_frozen
+
+    def refuse(expression: Any, value: Any) -> None:
+        """Raise in the place where torch would go on to add a guard."""
+        found = set(map(str, expression.free_symbols))
+        if found and found <= names:
+            raise NewGuardError(f"{expression} == {value}")
+        original(expression, value)
+
+    with _checked(shape_env, refuse):
+        yield

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.compile import torch_version
-from vllm_ir.compile.graph import value_of
+from vllm_ir.compile.graph import storages, tensors_of, value_of
+from vllm_ir.compile.torch_fakes import twin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +29,13 @@ class Traced:
         module: its graph, whose placeholders stand for the arguments that are tensors or symbolic numbers, in order.
         several: whether it returns several results.
         results: the fake results.
+        once: it makes sizes that depend on data, which are another's in every copy.
     """
 
     module: fx.GraphModule
     several: bool
     results: tuple[Any, ...]
+    once: bool = False
 
 
 def describe(value: Any) -> object:
@@ -88,11 +91,17 @@ def trace(function: Callable[..., Any], args: Sequence[Any], table: Mapping[Any,
         return result
 
     with mode or contextlib.nullcontext(), torch.no_grad():
+        # An object that came twice would be one input of the trace.
+        leaves = [
+            _again(value) if any(value is other for other in leaves[:i]) else value for i, value in enumerate(leaves)
+        ]
         module = make_fx(run, decomposition_table=dict(table))(*leaves)
-    return Traced(module, several, results)
+    return Traced(module, several, results, any("unbacked_bindings" in node.meta for node in module.graph.nodes))
 
 
-def splice(graph: fx.Graph, node: fx.Node, traced: Traced, args: Sequence[Any]) -> tuple[list[fx.Node], list[Any]]:
+def splice(
+    graph: fx.Graph, node: fx.Node, traced: Traced, args: Sequence[Any], *, first: bool
+) -> tuple[list[fx.Node], list[Any]]:
     """Copy a trace into a graph before a node.
 
     Args:
@@ -100,6 +109,7 @@ def splice(graph: fx.Graph, node: fx.Node, traced: Traced, args: Sequence[Any]) 
         node: what it stands for.
         traced: the implementation.
         args: the op's arguments, nodes among them.
+        first: whether it was traced with the fake results of these arguments; those of others are not theirs.
 
     Returns:
         the nodes that were added in order, and the results.
@@ -128,7 +138,75 @@ def splice(graph: fx.Graph, node: fx.Node, traced: Traced, args: Sequence[Any]) 
                         new.meta[key] = node.meta[key]
                 made[inner] = new
                 added.append(new)
+                if not first:
+                    # Fake results of its own: those of the trace lie in the memory of another call's.
+                    _renew(new, inner)
     return added, list(result) if traced.several else [result]
+
+
+def _again(value: Any) -> Any:
+    """Return another object for the same tensor, in the same memory."""
+    import torch
+
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def refresh_views(graph: fx.Graph) -> None:
+    """Let the fake results of views lie in the memory of what they are views of now."""
+    for node in graph.nodes:
+        parent: Any = node.args[0] if node.args else None
+        if node.op != "call_function" or not tensors_of(value_of(node)) or not hasattr(parent, "meta"):
+            continue
+        if node.target is operator.getitem:
+            if value_of(parent)[node.args[1]] is not value_of(node):
+                node.meta["val"] = value_of(parent)[node.args[1]]
+        elif isinstance(node.target, torch_version.op_overload()):
+            marked = any(result.alias_info for result in torch_version.schema_of(node.target).returns)
+            if marked and not _memory(node) & _memory(parent):
+                refresh(node)
+
+
+def _memory(node: Any) -> frozenset[int]:
+    """Return the memory of a node's results."""
+    return frozenset(memory for tensor in tensors_of(value_of(node)) for memory in storages(tensor))
+
+
+def _renew(node: fx.Node, inner: fx.Node) -> None:
+    """Give a copy of a trace's node a fake result of its own.
+
+    Running the operation again takes most of the time that lowering takes, so that is left to views.
+    """
+    import torch
+
+    value, mine = value_of(inner), _memory(inner)
+    tensors = tensors_of(value)
+    if not tensors:
+        return
+    shared = len(mine) < len(tensors) or any(mine & _memory(source) for source in inner.all_input_nodes)
+    twins = None if shared else [twin(tensor) for tensor in tensors]
+    if twins is None or any(each is None for each in twins):
+        refresh(node)
+    elif isinstance(value, torch.Tensor):
+        node.meta["val"] = twins[0]
+    elif len(twins) == len(value):
+        kind: Callable[..., Any] = type(value)
+        node.meta["val"] = kind(twins)
+    else:
+        refresh(node)
+
+
+def refresh(node: fx.Node) -> None:
+    """Give a node the fake result that its operation has on those of its arguments."""
+    import torch
+
+    target: Any = node.target
+    if not isinstance(target, torch_version.op_overload()):
+        return
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value_of)
+    mode = next((m for m in map(torch_version.fake_mode_of, _leaves([value_of(node)])) if m is not None), None)
+    if mode is not None:
+        with mode, torch.no_grad():
+            node.meta["val"] = target(*args, **kwargs)
 
 
 def _map(value: Any, made: Mapping[fx.Node, Any]) -> Any:
@@ -188,9 +266,7 @@ def _reads_size(node: fx.Node) -> bool:
 def _sizes(graph: fx.Graph) -> dict[str | None, fx.Node]:
     """Return the graph's inputs that are sizes, by expression: Inductor knows those and need not read them off."""
     return {
-        symbol: node
-        for node in graph.nodes
-        if node.op == "placeholder" and (symbol := _symbol(value_of(node))) is not None
+        symbol: node for node in graph.find_nodes(op="placeholder") if (symbol := _symbol(value_of(node))) is not None
     }
 
 
