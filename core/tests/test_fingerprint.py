@@ -165,6 +165,12 @@ def test_every_part_of_a_declaration_takes_part(changes: dict[str, Any]) -> None
     assert implementation_digest(declared(**changes)) != implementation_digest(declared())
 
 
+def test_the_functional_form_takes_part() -> None:
+    """A graph that may not write to the activations runs it, so another one is another kernel."""
+    forms = [declared(inplace=True, functional=form) for form in (None, lambda x: x + 2, lambda x: x + 3)]
+    assert len({implementation_digest(form) for form in forms}) == len(forms)
+
+
 def test_where_it_was_declared_takes_no_part() -> None:
     """A line that moved, or another folder, is no other kernel."""
     assert implementation_digest(declared(where="a.py:1")) == implementation_digest(declared(where="b.py:2"))

@@ -33,8 +33,8 @@ _SOURCES: Final[Memo[Any, str]] = Memo(WeakKeyDictionary())
 def implementation_digest(impl: IrOpImpl) -> str:
     """Return the digest of an implementation, in hex.
 
-    It changes with the op, the provider, the flags, the function, the predicate and their closures, and with the
-    version and any file of the distribution that brought it. Of an implementation that a program registered by itself,
+    It changes with the op, the provider, the flags, the function, its functional form, the predicate and their closures,
+    and with the version and any file of the distribution that brought it. Of an implementation that a program registered by itself,
     or whose package is not among the distribution's files, it changes with every function of the program's own that
     the function reaches.
 
@@ -115,7 +115,7 @@ def _implementation(impl: IrOpImpl) -> str:
         files, brought = contents.packages, contents.digest
     codes = [
         None if function is None else digest_code(function, reach=_package(function) not in files)
-        for function in (impl.impl_fn, impl.predicate)
+        for function in (impl.impl_fn, impl.functional, impl.predicate)
     ]
     devices = None if impl.devices is None else sorted(impl.devices)
     flags = [bool(impl.supported), impl.inplace, impl.batch_invariant, devices, list(impl.activation_indices)]
