@@ -33,10 +33,10 @@ _SOURCES: Final[Memo[Any, str]] = Memo(WeakKeyDictionary())
 def implementation_digest(impl: IrOpImpl) -> str:
     """Return the digest of an implementation, in hex.
 
-    It changes with the op, the provider, the flags, the function, its functional form, the predicate and their closures,
-    and with the version and any file of the distribution that brought it. Of an implementation that a program registered by itself,
-    or whose package is not among the distribution's files, it changes with every function of the program's own that
-    the function reaches.
+    It changes with the op, the provider, the flags, the function, its functional form, the predicate, their closures,
+    and with the version and any file of the distribution that brought it. Of an implementation that a program
+    registered by itself, or whose package is not among the distribution's files, it changes with every function of the
+    program's own that the function reaches.
 
     Args:
         impl: a registered implementation, or one that is only declared.
