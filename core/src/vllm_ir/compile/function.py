@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from vllm_ir import runtime
 from vllm_ir.compile import dynamo
 from vllm_ir.compile.backend import compile_graph, take_plan
-from vllm_ir.compile.guards import current_wishes
 from vllm_ir.compile.options import GUARD_FILTER, INDUCTOR, CompileOptions
 from vllm_ir.errors import BadCompileOption, IrError
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from vllm_ir.compile.passes.base import GraphPass
     from vllm_ir.compile.plan import Plan
     from vllm_ir.config import IrOpPriorityConfig
+    from vllm_ir.priority import Wish
 
 Model = TypeVar("Model", bound="Callable[..., Any]")
 
@@ -181,6 +181,32 @@ class Backend:
         return compile_graph(module, inputs, self.options, self.plan)
 
 
+class Known:
+    """Which compiled function belongs to what the scopes of a context want, between two changes.
+
+    Looked up by value, since a program may open a scope around each of its calls.
+
+    Args:
+        epoch: of the process.
+
+    Attributes:
+        epoch: the same.
+        compiled: by what the scopes want.
+    """
+
+    __slots__ = ("_readers", "compiled", "epoch")
+
+    def __init__(self, epoch: int) -> None:
+        state = runtime.current()
+        self.epoch = epoch
+        self.compiled: dict[tuple[tuple[Wish, ...], ...], Callable[..., Any]] = {}
+        self._readers = [state.board(op).scope.get for op in state.registry]
+
+    def wishes(self) -> tuple[tuple[Wish, ...], ...]:
+        """Return what the scopes of the current context want, op by op."""
+        return tuple([() if scope is None else scope.wishes for scope in [read() for read in self._readers]])
+
+
 class Variants:
     """The compiled functions of one function, one for each selection.
 
@@ -199,22 +225,20 @@ class Variants:
         self._recipe = recipe
         self._lock = threading.Lock()
         self._by_digest: dict[str, Callable[..., Any]] = {}
-        # What scopes want is looked up by its value, since a program may open one around each of its calls.
-        self._known: tuple[int, dict[Any, Callable[..., Any]]] = (-1, {})
+        self._known = Known(-1)
         self.latest: tuple[int, Callable[..., Any]] = (-1, function)
 
     def find(self) -> Callable[..., Any]:
         """Return the compiled function for the current context."""
         # The epoch is read first: what changes later is then seen by the next call.
-        epoch, wishes = runtime.current().changes.epoch, tuple(current_wishes().items())
-        since, known = self._known
-        if since != epoch or len(known) >= CONTEXTS:
-            known = {}
-            self._known = (epoch, known)
-        compiled = known.get(wishes)
+        epoch, known = runtime.current().changes.epoch, self._known
+        if known.epoch != epoch or len(known.compiled) >= CONTEXTS:
+            known = self._known = Known(epoch)
+        wishes = known.wishes()
+        compiled = known.compiled.get(wishes)
         if compiled is None:
-            compiled = known[wishes] = self._make(take_plan(self._recipe.options))
-        if not wishes:
+            compiled = known.compiled[wishes] = self._make(take_plan(self._recipe.options))
+        if not any(wishes):
             self.latest = (epoch, compiled)
         return compiled
 
