@@ -205,78 +205,101 @@ class Machine:
         return json.loads(done.stdout)
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    """Return a machine with the distribution installed."""
-    made = Machine(tmp_path)
-    made.install()
-    return made
-
-
 HIT, MISS = [1, 0, 0], [0, 1, 0]
 
-ALONE = ("donation", "priority", "exact", "pass1", "pass2", "architecture")
-"""Ingredients of the key, each of which differs alone from the plain case or from the one before."""
+SAME = ("plain", "training", "dynamic training", "priority")
+"""What the first process compiles."""
+
+ALONE = ("donation", "exact", "pass1", "pass2", "architecture")
+"""Ingredients of the key, each of which differs alone from the plain case, or from the one before."""
 
 
-def test_a_second_process_takes_all_from_the_caches_and_runs_no_pass(machine: Machine, tmp_path: Path) -> None:
-    """Both caches hit under another hash seed and in another folder; selections are told, of backward graphs, too.
+@dataclass(frozen=True)
+class Story:
+    """What four processes said that share torch's caches.
 
-    In that process each ingredient of the key, changed alone, misses both caches.
+    Attributes:
+        first: it finds nothing there.
+        second: the same, under another hash seed and in another folder; then each ingredient of the key alone.
+        third: another binary lies in the distribution.
+        fourth: only Inductor's own cache is left.
     """
-    names = ("plain", "training", "dynamic training")
-    first = machine.run(",".join(names))
-    other = tmp_path / "other"
-    other.mkdir()
-    second = machine.run(",".join((*names, *ALONE)), seed="1", folder=other)
-    for name in names:
-        assert (first[name]["aot"], first[name]["fx"][0]) == (MISS, 0), name
-        assert (second[name]["aot"], second[name]["fx"][1:]) == (HIT, [0, 0]), name
-        assert [each["passes"] for each in second[name]["graphs"]] == [[]] * len(second[name]["graphs"]), name
-        assert all(each["cached"] for each in second[name]["graphs"]), name
-        told = [[(each["name"], each["selected"]) for each in ran[name]["graphs"]] for ran in (first, second)]
-        assert told[0] == told[1], name
-    (plain,) = second["plain"]["graphs"]
-    assert set(plain["selected"]) == {"rms_norm", "fused_add_rms_norm"}
-    assert "from a cache" in plain["text"]
-    assert [each["name"].partition(" ")[2] for each in second["training"]["graphs"]] == ["", "backward"]
-    assert all("rms_norm" in each["selected"] for each in second["training"]["graphs"])
-    # The first once more for what is checkpointed, a graph inside the graph.
-    ran = [list(dict.fromkeys(each["passes"])) for each in first["training"]["graphs"]]
-    assert ran == [["functionalization", "Nothing", "lowering"], ["Nothing", "lowering"]]
-    for name in ALONE:
-        assert (second[name]["aot"], second[name]["fx"]) == (MISS, MISS), name
-    (chosen,) = second["priority"]["graphs"]
-    assert set(chosen["selected"]["rms_norm"].values()) == {"by_hand"}
+
+    first: Any
+    second: Any
+    third: Any
+    fourth: Any
 
 
-def test_the_inner_cache_alone_tells_selections_too(machine: Machine) -> None:
-    """Where only Inductor's own cache has a graph, the passes before AOTAutograd run and those behind do not."""
-    first = machine.run("plain,training")
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """Return what the processes said; one after another for all tests, since each costs seconds."""
+    machine = Machine(tmp_path_factory.mktemp("machine"))
+    machine.install()
+    first = machine.run(",".join(SAME))
+    second = machine.run(",".join((*SAME, *ALONE)), seed="1", folder=tmp_path_factory.mktemp("other"))
+    machine.install(binary=b"two")
+    third = machine.run("priority")
+    machine.install()
     for file in (machine.path / "cache" / "aotautograd").rglob("*"):
         if file.is_file():
             file.unlink()
-    second = machine.run("plain,training")
-    for name in ("plain", "training"):
-        assert (second[name]["aot"], second[name]["fx"][1:]) == (MISS, [0, 0]), name
-        assert [each["selected"] for each in second[name]["graphs"]] == [
-            each["selected"] for each in first[name]["graphs"]
-        ]
-        assert {one for each in second[name]["graphs"] for one in each["passes"]} == {"functionalization"}
-        assert all(each["cached"] for each in second[name]["graphs"]), name
+    return Story(first, second, third, machine.run("plain,training"))
 
 
-def test_another_binary_under_the_same_python_misses(machine: Machine) -> None:
+@pytest.mark.parametrize("name", SAME)
+def test_a_second_process_takes_all_from_the_caches_and_runs_no_pass(story: Story, name: str) -> None:
+    """Both caches hit, and selections are told as the process told them that compiled."""
+    first, second = story.first[name], story.second[name]
+    assert (first["aot"], first["fx"][0]) == (MISS, 0)
+    assert (second["aot"], second["fx"][1:]) == (HIT, [0, 0])
+    assert all(each["cached"] and not each["passes"] for each in second["graphs"])
+    assert [(each["name"], each["selected"]) for each in first["graphs"]] == [
+        (each["name"], each["selected"]) for each in second["graphs"]
+    ]
+
+
+def test_what_was_selected_is_told_from_a_cache(story: Story) -> None:
+    """By op and node, of forward and of backward graphs, and the text says where it comes from."""
+    (plain,) = story.second["plain"]["graphs"]
+    assert set(plain["selected"]) == {"rms_norm", "fused_add_rms_norm"}
+    assert "from a cache" in plain["text"]
+    (chosen,) = story.second["priority"]["graphs"]
+    assert set(chosen["selected"]["rms_norm"].values()) == {"by_hand"}
+    training = story.second["training"]["graphs"]
+    assert [each["name"].partition(" ")[2] for each in training] == ["", "backward"]
+    assert all("rms_norm" in each["selected"] for each in training)
+    # The first pass once more for what is checkpointed, a graph inside the graph.
+    ran = [list(dict.fromkeys(each["passes"])) for each in story.first["training"]["graphs"]]
+    assert ran == [["functionalization", "Nothing", "lowering"], ["Nothing", "lowering"]]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_each_ingredient_of_the_key_alone_misses(story: Story, name: str) -> None:
+    """Both caches, in the process in which all else hits."""
+    assert (story.second[name]["aot"], story.second[name]["fx"]) == (MISS, MISS)
+
+
+def test_another_binary_under_the_same_python_misses(story: Story) -> None:
     """A rebuilt kernel is another kernel, though no line of Python and no version changed."""
-    machine.run("priority")
-    assert machine.run("priority")["priority"]["aot"] == HIT
-    machine.install(binary=b"two")
-    found = machine.run("priority")["priority"]
-    assert (found["aot"], found["fx"]) == (MISS, MISS)
+    assert story.second["priority"]["aot"] == HIT
+    assert (story.third["priority"]["aot"], story.third["priority"]["fx"]) == (MISS, MISS)
 
 
-def test_what_a_distribution_consists_of_is_in_the_digest(machine: Machine) -> None:
+@pytest.mark.parametrize("name", ["plain", "training"])
+def test_the_inner_cache_alone_tells_selections_too(story: Story, name: str) -> None:
+    """Where only Inductor's own cache has a graph, the pass before AOTAutograd runs and those behind do not."""
+    first, fourth = story.first[name], story.fourth[name]
+    assert (fourth["aot"], fourth["fx"][1:]) == (MISS, [0, 0])
+    assert [each["selected"] for each in fourth["graphs"]] == [each["selected"] for each in first["graphs"]]
+    assert {one for each in fourth["graphs"] for one in each["passes"]} == {"functionalization"}
+    assert all(each["cached"] for each in fourth["graphs"])
+
+
+def test_what_a_distribution_consists_of_is_in_the_digest(tmp_path: Path) -> None:
     """Its version, its kernels' source and its passes' source each count; nothing else about the process does."""
+    machine = Machine(tmp_path)
+    machine.install()
 
     def digest(**how: Any) -> Any:
         """Return the digest of the plan of a process that puts the distribution's provider first."""
@@ -292,6 +315,4 @@ def test_what_a_distribution_consists_of_is_in_the_digest(machine: Machine) -> N
     for change in changes:
         machine.install(**change)
         seen.append(digest())
-    machine.install()
-    assert digest() == seen[0]
     assert len(set(seen)) == len(seen)
