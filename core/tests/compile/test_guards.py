@@ -334,3 +334,27 @@ def test_a_stack_of_changes_is_one_comparison(add: Any) -> None:
         rms.set_default("a")
         rms.set_default("native")
     assert (compiled(), compiled.count) == (1, 1)
+
+
+def test_a_change_while_a_graph_is_compiled_is_not_lost(add: Any) -> None:
+    """The graph that comes of it goes by what held before, and is not used again."""
+    add("a", 2.0)
+    count = [0]
+
+    def compiler(module: torch.fx.GraphModule, _inputs: Any) -> Any:
+        """Lower a graph, and let somebody change the priority meanwhile."""
+        count[0] += 1
+        lower_graph(module)
+        rms.set_default("a")
+        return module
+
+    def run(x: Tensor) -> Tensor:
+        """Call an op."""
+        return rms(x, WEIGHT, 1e-5)  # type: ignore[no-any-return]
+
+    options: Any = {"lower_to": compiler}
+    compiled: Any = torch.compile(run, backend="vllm_ir", options=options)
+    native = rms.declaration.native(X, WEIGHT, 1e-5)
+    for factor, graphs in ((1, 1), (2, 2), (2, 2)):
+        torch.testing.assert_close(compiled(X), native * factor)
+        assert count == [graphs]
