@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import torch._dynamo.utils
+import torch._inductor.config
 from torch import Tensor
+from torch._inductor.utils import fresh_cache
 from vllm_ir import IrOpPriorityConfig, KernelConfig, Platform, load_providers, ops, register_op
 from vllm_ir.compile.lower_to import lower_graph
 from vllm_ir.landscape import Landscape
@@ -358,3 +361,27 @@ def test_a_change_while_a_graph_is_compiled_is_not_lost(add: Any) -> None:
     for factor, graphs in ((1, 1), (2, 2), (2, 2)):
         torch.testing.assert_close(compiled(X), native * factor)
         assert count == [graphs]
+
+
+@pytest.mark.parametrize("backend", ["inductor", "vllm_ir"])
+def test_a_graph_from_a_cache_is_guarded_alike(add: Any, backend: str) -> None:
+    """No pass and no recording of ours runs then, but what is in the graph is known."""
+    add("a", 2.0)
+
+    def run(x: Tensor) -> Tensor:
+        """Call an op."""
+        return rms(x, WEIGHT, 1e-5)  # type: ignore[no-any-return]
+
+    native = rms.declaration.native(X, WEIGHT, 1e-5)
+    counters = torch._dynamo.utils.counters
+    with torch._inductor.config.patch(force_disable_caches=False), fresh_cache(), torch.no_grad():
+        for cached in (False, True):
+            torch._dynamo.reset()
+            counters.clear()
+            rms.set_default("native")
+            compiled: Any = torch.compile(run, backend=backend, fullgraph=True)
+            for name, factor in (("native", 1), ("a", 2), ("native", 1)):
+                rms.set_default(name)
+                torch.testing.assert_close(compiled(X), native * factor)
+            assert counters["stats"]["unique_graphs"] == 2
+            assert counters["aot_autograd"]["autograd_cache_hit"] == (2 if cached else 0)
