@@ -95,7 +95,7 @@ class Judge:
         if key in self._asked:
             return self._asked[key]
         shape_env = next((torch_version.shape_env_of(t) for t in tensors_of(tuple(args))), None)
-        with torch_version.no_new_guards(shape_env):
+        with torch_version.no_new_guards(shape_env), torch_version.forgetting_sizes(shape_env):
             refusal = dispatch.judge(impl, args)
         if isinstance(refusal, GuardingPredicate):
             if _asks_for_batch(refusal.reason, args):

@@ -180,9 +180,9 @@ class Lowering:
         first = traced is None or traced.once
         if traced is None or traced.once:
             # A kernel chosen by the size of one batch would run them all; native alone has nobody behind it.
-            tensors = () if impl.provider == NATIVE else tensors_of(values)
-            open_sizes = next(map(torch_version.shape_env_of, tensors), None)
-            with torch_version.no_guards_on(open_sizes, batch_sizes(values)):
+            batch: frozenset[str] = frozenset() if impl.provider == NATIVE else batch_sizes(values)
+            open_sizes = next(map(torch_version.shape_env_of, tensors_of(values)), None)
+            with torch_version.no_guards_on(open_sizes, batch), torch_version.forgetting_sizes(open_sizes):
                 traced = trace(function, values, self._table)
             _check_results(tensors_of(value_of(node)), traced)
             self._traces[key] = traced
@@ -228,6 +228,7 @@ def _check_results(wanted: list[torch.Tensor], traced: Traced) -> None:
 
 
 def _kind(tensor: torch.Tensor) -> str:
-    """Return dtype and known sizes of a tensor, those that are open as question marks."""
-    sizes = ", ".join("?" if size is None else str(size) for size in torch_version.known_sizes(tensor))
+    """Return dtype and sizes of a tensor: of those that are open what they were, and a question mark for data's."""
+    known = map(torch_version.hint_of, tensor.shape)
+    sizes = ", ".join("?" if size is None else str(size) for size in known)
     return f"{tensor.dtype}[{sizes}]"

@@ -292,3 +292,21 @@ def no_guards_on(shape_env: Any, names: frozenset[str]) -> Iterator[None]:
 
     with _checked(shape_env, refuse):
         yield
+
+
+@contextlib.contextmanager
+def forgetting_sizes(shape_env: Any) -> Iterator[None]:
+    """Forget the sizes that depend on data and were made inside: torch wants to find each in the next result.
+
+    Args:
+        shape_env: what knows the sizes, or None.
+    """
+    if shape_env is None:
+        yield
+        return
+    pending = shape_env.pending_fresh_unbacked_symbols
+    before = list(pending)
+    try:
+        yield
+    finally:
+        pending[:] = before

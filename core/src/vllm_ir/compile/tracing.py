@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ir.compile import torch_version
 from vllm_ir.compile.graph import storages, tensors_of, value_of
-from vllm_ir.compile.torch_fakes import twin
+from vllm_ir.compile.torch_fakes import twin, view_twin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -174,7 +174,8 @@ def _memory(node: Any) -> frozenset[int]:
 def _renew(node: fx.Node, inner: fx.Node) -> None:
     """Give a copy of a trace's node a fake result of its own.
 
-    Running the operation again takes most of the time that lowering takes, so that is left to views.
+    Running the operation again takes most of the time that lowering takes, so that is left to what is neither in memory
+    of its own nor one view of one argument.
     """
     import torch
 
@@ -182,14 +183,20 @@ def _renew(node: fx.Node, inner: fx.Node) -> None:
     tensors = tensors_of(value)
     if not tensors:
         return
-    shared = len(mine) < len(tensors) or any(mine & _memory(source) for source in inner.all_input_nodes)
-    twins = None if shared else [twin(tensor) for tensor in tensors]
+    sources = [place for place, source in enumerate(inner.all_input_nodes) if mine & _memory(source)]
+    twins: list[Any] | None = None
+    if not sources and len(mine) == len(tensors):
+        twins = [twin(tensor) for tensor in tensors]
+    elif len(sources) == 1 and value is tensors[0] and len(node.all_input_nodes) == len(inner.all_input_nodes):
+        base = value_of(node.all_input_nodes[sources[0]])
+        # The memory of a list is not that of one tensor.
+        twins = [view_twin(value, base)] if isinstance(base, torch.Tensor) else None
     if twins is None or any(each is None for each in twins):
         refresh(node)
     elif isinstance(value, torch.Tensor):
         node.meta["val"] = twins[0]
     elif len(twins) == len(value):
-        kind: Callable[..., Any] = type(value)
+        kind: Any = type(value)
         node.meta["val"] = kind(twins)
     else:
         refresh(node)
@@ -199,9 +206,9 @@ def refresh(node: fx.Node) -> None:
     """Give a node the fake result that its operation has on those of its arguments."""
     import torch
 
-    target: Any = node.target
-    if not isinstance(target, torch_version.op_overload()):
+    if not isinstance(node.target, torch_version.op_overload()):
         return
+    target: Any = node.target
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value_of)
     mode = next((m for m in map(torch_version.fake_mode_of, _leaves([value_of(node)])) if m is not None), None)
     if mode is not None:
@@ -273,11 +280,11 @@ def _sizes(graph: fx.Graph) -> dict[str | None, fx.Node]:
 def _constant(graph: fx.Graph, module: fx.GraphModule, node: fx.Node) -> fx.Node:
     """Return a node for a tensor that the implementation made while it was traced."""
     value = getattr(module, str(node.target))
-    owner = graph.owning_module
+    owner: Any = graph.owning_module
     name, number = "_vllm_ir_constant", 0
     while hasattr(owner, f"{name}{number}"):
         number += 1
-    setattr(owner, f"{name}{number}", value)
+    owner.register_buffer(f"{name}{number}", value, persistent=False)
     new = graph.get_attr(f"{name}{number}")
     new.meta.update(node.meta)
     return new
