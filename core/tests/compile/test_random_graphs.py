@@ -120,7 +120,7 @@ class Program:
             forms = (
                 "{a}.clone()",
                 "{a}.clone(memory_format=torch.contiguous_format)",
-                "{a}.t().clone().t()",
+                "{a}.t().contiguous().t()",
                 "{a} * 1",
             )
             self.new(self.random.choice(forms).format(a=a.name), width=a.width)

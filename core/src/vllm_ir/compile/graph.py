@@ -46,11 +46,11 @@ def storages(tensor: torch.Tensor) -> frozenset[int]:
 
 def contiguous(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor lies in memory row by row without gaps, asking nothing about sizes that are open."""
+    # Where a size is one, or nothing at all is there, strides mean nothing.
+    if any(same(size, 0) for size in tensor.shape):
+        return True
     expected: Any = 1
     for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        # Where a size is one, or nothing at all is there, strides mean nothing.
-        if same(size, 0):
-            return True
         if not same(size, 1) and not same(stride, expected):
             return False
         expected = expected * size
