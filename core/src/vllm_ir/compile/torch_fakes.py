@@ -32,3 +32,28 @@ def twin(tensor: torch.Tensor) -> torch.Tensor | None:
     with quiet, torch._C._DisableTorchDispatch():
         empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
         return FakeTensor(mode, empty, tensor.device)
+
+
+def view_twin(tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor | None:
+    """Return a fake tensor of the same kind in the memory of another; None where only its operation can make one.
+
+    Args:
+        tensor: a fake one, a view of something that lies in its memory as `base` does in its own.
+        base: a fake one.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+
+    if type(tensor) is not FakeTensor or type(base) is not FakeTensor:
+        return None
+    if tensor.layout is not torch.strided or base.layout is not torch.strided:
+        return None
+    sizes = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    if tensor.dtype is not base.dtype or tensor.is_conj() or tensor.is_neg():
+        return None
+    if not all(type(size) is int for size in sizes):
+        return None
+    mode, device = base.fake_mode, tensor.device  # inside, every device is "meta"
+    with in_kernel_invocation_manager(mode), torch._C._DisableTorchDispatch():
+        view = torch.as_strided(base, tensor.shape, tensor.stride(), tensor.storage_offset())
+        return FakeTensor(mode, view, device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.compile import torch_version
@@ -30,12 +30,14 @@ class Traced:
         several: whether it returns several results.
         results: the fake results.
         once: it makes sizes that depend on data, which are another's in every copy.
+        shared: by node, whether its results lie apart, and in the memory of which of its inputs; filled when asked for.
     """
 
     module: fx.GraphModule
     several: bool
     results: tuple[Any, ...]
     once: bool = False
+    shared: dict[fx.Node, tuple[bool, list[int]]] = field(default_factory=dict)
 
 
 def describe(value: Any) -> object:
@@ -140,7 +142,7 @@ def splice(
                 added.append(new)
                 if not first:
                     # Fake results of its own: those of the trace lie in the memory of another call's.
-                    _renew(new, inner)
+                    _renew(new, inner, traced)
     return added, list(result) if traced.several else [result]
 
 
@@ -171,7 +173,7 @@ def _memory(node: Any) -> frozenset[int]:
     return frozenset(memory for tensor in tensors_of(value_of(node)) for memory in storages(tensor))
 
 
-def _renew(node: fx.Node, inner: fx.Node) -> None:
+def _renew(node: fx.Node, inner: fx.Node, traced: Traced) -> None:
     """Give a copy of a trace's node a fake result of its own.
 
     Running the operation again takes most of the time that lowering takes, so that is left to what is neither in memory
@@ -179,13 +181,17 @@ def _renew(node: fx.Node, inner: fx.Node) -> None:
     """
     import torch
 
-    value, mine = value_of(inner), _memory(inner)
+    value = value_of(inner)
     tensors = tensors_of(value)
     if not tensors:
         return
-    sources = [place for place, source in enumerate(inner.all_input_nodes) if mine & _memory(source)]
+    if inner not in traced.shared:
+        mine = _memory(inner)
+        found = [place for place, source in enumerate(inner.all_input_nodes) if mine & _memory(source)]
+        traced.shared[inner] = (len(mine) == len(tensors), found)
+    distinct, sources = traced.shared[inner]
     twins: list[Any] | None = None
-    if not sources and len(mine) == len(tensors):
+    if not sources and distinct:
         twins = [twin(tensor) for tensor in tensors]
     elif len(sources) == 1 and value is tensors[0] and len(node.all_input_nodes) == len(inner.all_input_nodes):
         base = value_of(node.all_input_nodes[sources[0]])
