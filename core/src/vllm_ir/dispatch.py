@@ -28,7 +28,13 @@ class BrokenPredicate(Unsupported):
 
 @dataclass(frozen=True, slots=True)
 class GuardingPredicate(BrokenPredicate):
-    """A refusal because the predicate asked for a size that a graph leaves open; the answer would hold for that alone."""
+    """A refusal because the answer depends on what a graph leaves open, and would hold for one value of it alone.
+
+    Attributes:
+        question: what was asked, with torch's names of sizes in it.
+    """
+
+    question: str = ""
 
     __bool__ = Unsupported.__bool__
 
@@ -63,9 +69,10 @@ def read_answer(answer: object) -> Unsupported | None:
         return answer
     name = type(answer).__name__
     if name == "SymBool":
-        return BrokenPredicate(
+        return GuardingPredicate(
             "supports_args returned a SymBool: it looks at a size that changes while compiling, such as the number of"
-            " tokens; look at trailing sizes, dtypes and strides only"
+            " tokens; look at trailing sizes, dtypes and strides only",
+            str(answer),
         )
     return BrokenPredicate(f"supports_args returned {name} {answer!r}, wanted a bool or Unsupported(sentence)")
 
@@ -73,13 +80,14 @@ def read_answer(answer: object) -> Unsupported | None:
 def read_exception(error: Exception) -> BrokenPredicate:
     """Return the refusal that an exception out of a predicate means."""
     if "DataDependent" in type(error).__name__:
-        return BrokenPredicate(
+        return GuardingPredicate(
             "supports_args branches on a size or value that is not known while compiling"
-            f" ({type(error).__name__}); look at trailing sizes, dtypes and strides only"
+            f" ({type(error).__name__}); look at trailing sizes, dtypes and strides only",
+            str(getattr(error, "cond", "")),
         )
     text = " ".join(str(error).split())
     if "GuardError" in type(error).__name__:
-        return GuardingPredicate(text)
+        return GuardingPredicate(text, text)
     return BrokenPredicate(f"supports_args raised {type(error).__name__}: {text}")
 
 

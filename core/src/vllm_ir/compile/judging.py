@@ -98,11 +98,14 @@ class Judge:
         with torch_version.no_new_guards(shape_env), torch_version.forgetting_sizes(shape_env):
             refusal = dispatch.judge(impl, args)
         if isinstance(refusal, GuardingPredicate):
-            if _asks_for_batch(refusal.reason, args):
-                raise BatchGuard(op=op.name, provider=impl.provider, guard=refusal.reason, where=where)
-            refusal = BrokenPredicate(
-                f"supports_args needs a trailing size that this graph leaves open ({refusal.reason}); mark it static"
-            )
+            asked = set(re.findall(r"[A-Za-z_]\w*", refusal.question))
+            if asked & batch_sizes(args):
+                raise BatchGuard(op=op.name, provider=impl.provider, guard=refusal.question, where=where)
+            if asked & _open_sizes(args):
+                refusal = BrokenPredicate(
+                    f"supports_args needs a trailing size that this graph leaves open ({refusal.question}); mark it"
+                    " static"
+                )
         self._asked[key] = refusal
         return refusal
 
@@ -129,9 +132,10 @@ class Judge:
         runtime.current().board(self._plan.ops[op]).ledger.warn_once(provider, reason, message)
 
 
-def _asks_for_batch(text: str, args: Sequence[Any]) -> bool:
-    """Tell whether a guard is about a leading size of an argument."""
-    return bool(set(re.findall(r"[A-Za-z_]\w*", text)) & batch_sizes(args))
+def _open_sizes(args: Sequence[Any]) -> frozenset[str]:
+    """Return the names of all sizes that a graph leaves open."""
+    tensors = tensors_of(tuple(args))
+    return frozenset(name for tensor in tensors for size in tensor.shape for name in torch_version.symbols_of(size))
 
 
 def batch_sizes(args: Sequence[Any]) -> frozenset[str]:
