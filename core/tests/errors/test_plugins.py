@@ -33,6 +33,7 @@ CASES: list[tuple[errors.IrError, tuple[str, ...]]] = [
     ),
     (errors.BadEntryPoint(distribution="d", got="'a'", wanted="one"), ("d", "'a'", "wanted one")),
     (errors.BadHookResult(distribution="d", hook="h", got="int 3", wanted="a list"), ("d", "h", "int 3", "a list")),
+    (errors.BadPass(distribution="d", got="int 3"), ("d", "returned int 3", "GraphPass")),
     (errors.BadDeclaration(distribution="d", reason="It is wrong."), ("d", "It is wrong.", "Nothing of it")),
     (errors.BadHookSignature(distribution="d", reason="extra argument"), ("d", "extra argument", "Take only")),
     (errors.MisspeltHook(distribution="d", hook="hok", known=("hook",)), ("d", "'hok'", "Did you mean 'hook'")),
