@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch, which this interpreter has not")
 
 from vllm_ir import dispatch  # noqa: E402 - after the check for torch
-from vllm_ir.compile import torch_version  # noqa: E402
+from vllm_ir.compile import torch_sizes, torch_version  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,8 +178,8 @@ def test_what_is_known_of_a_fake_tensor(open_size: Any) -> None:
     assert torch_version.known_sizes(open_size) == (None, 8)
     assert torch_version.symbols_of(open_size.shape[0]) == {str(open_size.shape[0])}
     assert torch_version.symbols_of(8) == frozenset()
-    assert torch_version.hint_of(open_size.shape[0]) == 4
-    assert torch_version.hint_of(8) == 8
+    assert torch_sizes.hint_of(open_size.shape[0]) == 4
+    assert torch_sizes.hint_of(8) == 8
 
 
 def test_views_share_a_storage() -> None:

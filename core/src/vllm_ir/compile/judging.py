@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir import dispatch, runtime
-from vllm_ir.compile import torch_version
+from vllm_ir.compile import torch_sizes, torch_version
 from vllm_ir.compile.graph import tensors_of
 from vllm_ir.compile.tracing import describe
 from vllm_ir.dispatch import BrokenPredicate, GuardingPredicate
@@ -95,7 +95,7 @@ class Judge:
         if key in self._asked:
             return self._asked[key]
         shape_env = next((torch_version.shape_env_of(t) for t in tensors_of(tuple(args))), None)
-        with torch_version.no_new_guards(shape_env), torch_version.forgetting_sizes(shape_env):
+        with torch_version.no_new_guards(shape_env), torch_sizes.forgetting_sizes(shape_env):
             refusal = dispatch.judge(impl, args)
         if isinstance(refusal, GuardingPredicate):
             asked = set(re.findall(r"[A-Za-z_]\w*", refusal.question))

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir.compile import torch_version
+from vllm_ir.compile import torch_sizes, torch_version
 from vllm_ir.compile.aliases import Aliases
 from vllm_ir.compile.clones import copy_argument, copy_of, needing_copies
 from vllm_ir.compile.functionalization import donated_inputs
@@ -182,7 +182,7 @@ class Lowering:
             # A kernel chosen by the size of one batch would run them all; native alone has nobody behind it.
             batch: frozenset[str] = frozenset() if impl.provider == NATIVE else batch_sizes(values)
             open_sizes = next(map(torch_version.shape_env_of, tensors_of(values)), None)
-            with torch_version.no_guards_on(open_sizes, batch), torch_version.forgetting_sizes(open_sizes):
+            with torch_version.no_guards_on(open_sizes, batch), torch_sizes.forgetting_sizes(open_sizes):
                 traced = trace(function, values, self._table)
             _check_results(tensors_of(value_of(node)), traced)
             self._traces[key] = traced
@@ -229,6 +229,6 @@ def _check_results(wanted: list[torch.Tensor], traced: Traced) -> None:
 
 def _kind(tensor: torch.Tensor) -> str:
     """Return dtype and sizes of a tensor: of those that are open what they were, and a question mark for data's."""
-    known = map(torch_version.hint_of, tensor.shape)
+    known = map(torch_sizes.hint_of, tensor.shape)
     sizes = ", ".join("?" if size is None else str(size) for size in known)
     return f"{tensor.dtype}[{sizes}]"

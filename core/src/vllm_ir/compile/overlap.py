@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vllm_ir.compile import torch_version
+from vllm_ir.compile import torch_sizes
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ def _read(tensor: torch.Tensor) -> _Bytes | None:
     """Return what bytes a tensor takes; None where that is not known, or none."""
     item = tensor.element_size()
     sizes, strides = _hints(tensor.shape), _hints(tensor.stride())
-    offset = torch_version.hint_of(tensor.storage_offset())
+    offset = torch_sizes.hint_of(tensor.storage_offset())
     if sizes is None or strides is None or offset is None or 0 in sizes:
         return None
     dims = tuple((size, stride * item) for size, stride in zip(sizes, strides, strict=True) if size > 1 and stride)
@@ -48,7 +48,7 @@ def _read(tensor: torch.Tensor) -> _Bytes | None:
 
 def _hints(values: Any) -> list[int] | None:
     """Return whole numbers as they were when the graph was traced; None where one of them is not known."""
-    found = [torch_version.hint_of(value) for value in values]
+    found = [torch_sizes.hint_of(value) for value in values]
     known = [value for value in found if value is not None]
     return known if len(known) == len(found) else None
 

@@ -260,16 +260,6 @@ def known_sizes(tensor: torch.Tensor) -> tuple[int | None, ...]:
     return tuple(None if symbols_of(size) else int(size) for size in tensor.shape)
 
 
-def hint_of(size: Any) -> int | None:
-    """Return a size, one that is open as it was when the graph was traced; None for one that depends on data."""
-    import torch
-
-    if not isinstance(size, torch.SymInt):
-        return int(size)
-    found: int | None = size.node.hint
-    return found
-
-
 @contextlib.contextmanager
 def no_guards_on(shape_env: Any, names: frozenset[str]) -> Iterator[None]:
     """Let a question raise whose answer depends on these sizes alone; what torch asks about layouts goes through.
@@ -292,21 +282,3 @@ def no_guards_on(shape_env: Any, names: frozenset[str]) -> Iterator[None]:
 
     with _checked(shape_env, refuse):
         yield
-
-
-@contextlib.contextmanager
-def forgetting_sizes(shape_env: Any) -> Iterator[None]:
-    """Forget the sizes that depend on data and were made inside: torch wants to find each in the next result.
-
-    Args:
-        shape_env: what knows the sizes, or None.
-    """
-    if shape_env is None:
-        yield
-        return
-    pending = shape_env.pending_fresh_unbacked_symbols
-    before = list(pending)
-    try:
-        yield
-    finally:
-        pending[:] = before
