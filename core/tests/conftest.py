@@ -16,6 +16,22 @@ if TYPE_CHECKING:
     from vllm_ir.runtime import Runtime
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Make known what a test may need of the machine."""
+    config.addinivalue_line("markers", "cuda: needs a CUDA device and a torch that is built for it")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs hardware that is not here, and say what is missing."""
+    if item.get_closest_marker("cuda") is None:
+        return
+    torch: Any = pytest.importorskip("torch", reason="needs torch, which this interpreter has not")
+    if torch.version.cuda is None:
+        pytest.skip(f"needs a torch built for CUDA, this is {torch.__version__}")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device, there is none")
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Take away every variable that vllm-ir reads, and stand in a folder without settings."""
