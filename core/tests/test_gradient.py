@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.autograd.forward_ad
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from vllm_ir import ops, register_op
 
 if TYPE_CHECKING:
@@ -268,3 +269,21 @@ def test_compiled_gradients(case: Case, add_provider: Any, backend: str, inplace
     for mine, theirs in zip(*grads, strict=True):
         assert mine is not None
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("overload", ["default", "maybe_inplace"])
+def test_the_first_call_of_all_may_be_checkpointed(state: Runtime, overload: str) -> None:
+    """Checkpointing runs a call twice and wants the same saved tensors, also of the call that connects chains."""
+    assert state is not None
+    op: Any = ops.fused_add_rms_norm
+    call = op if overload == "default" else op.maybe_inplace
+    x, residual, weight = (torch.randn(4, 8, requires_grad=True) for _ in range(3))
+
+    def block(x: Tensor, residual: Tensor) -> Tensor:
+        """Run the op on what is not a leaf."""
+        out, total = call(x * 2, residual * 2, weight[0], 1e-5)
+        return out.sin() + total  # type: ignore[no-any-return]
+
+    checkpoint(block, x, residual, use_reentrant=False).sum().backward()
+    assert x.grad is not None
+    assert weight.grad is not None

@@ -29,6 +29,7 @@ class CallPath:
         types: what the schema says of the parameters.
         cold: called with all arguments by position until a chain is set.
         failed: called with an exception out of the chain and all arguments; adds notes, or raises a better error.
+        warm: sets the chain that holds; called before the first call that wants a gradient.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class CallPath:
         types: SchemaTypes,
         cold: Callable[..., Any],
         failed: Callable[..., None],
+        warm: Callable[[], object],
     ) -> None:
         import torch
         import torch.autograd.forward_ad
@@ -46,6 +48,7 @@ class CallPath:
         self._signature = signature
         self._types = types
         self._cold = cold
+        self._warm = warm
         plain = frozenset((torch.Tensor, torch.nn.Parameter))
         self._globals: dict[str, Any] = {
             f"{PREFIX}Tensor": torch.Tensor,
@@ -61,7 +64,7 @@ class CallPath:
             f"{PREFIX}failed": failed,
             **{f"{PREFIX}default_{p.name}": p.default for p in signature.parameters if p.default is not REQUIRED},
         }
-        self.switch(cold, plain=cold, differentiable=None)
+        self.switch(cold, plain=cold, differentiable=self._cold_gradient)
         self.kernel = self._make(self._kernel_source(), f"{name}_kernel")
         self._globals[f"{PREFIX}route"] = self._make(self._route_source(), f"{name}_route")
         self._globals[f"{PREFIX}surplus"] = self._make(self._surplus_source(), name)
@@ -103,7 +106,14 @@ class CallPath:
 
     def cool(self) -> None:
         """Let the next call ask for a new chain."""
-        self.switch(self._cold, plain=self._cold, differentiable=None)
+        self.switch(self._cold, plain=self._cold, differentiable=self._cold_gradient)
+
+    def _cold_gradient(self, *args: Any) -> Any:
+        """Set the chain that holds, then go its way: checkpointing wants the first call to be like any other."""
+        self._warm()
+        found: Callable[..., Any] = self._globals[f"{PREFIX}differentiable"]
+        # Another thread may have taken the chain away again meanwhile.
+        return self._by_torch(*args) if found == self._cold_gradient else found(*args)
 
     def _by_torch(self, *args: Any) -> Any:
         """Run the torch op, whose autograd formula gives native's gradients."""

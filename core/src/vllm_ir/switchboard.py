@@ -83,12 +83,9 @@ class Switchboard:
         self._exhausted = exhausted
         self._chains: Chains | None = None
         declaration = op.declaration
-        self.default = CallPath(op.name, declaration.signature, declaration.types, self._cold, failed)
-        self.inplace = (
-            CallPath(op.name, declaration.signature, declaration.types, self._cold_inplace, failed)
-            if op.allow_inplace
-            else None
-        )
+        read = (op.name, declaration.signature, declaration.types)
+        self.default = CallPath(*read, self._cold, failed, lambda: warm(op))
+        self.inplace = CallPath(*read, self._cold_inplace, failed, lambda: warm(op)) if op.allow_inplace else None
 
     @property
     def warmed(self) -> bool:
