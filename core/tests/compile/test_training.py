@@ -280,3 +280,16 @@ def test_a_second_backward_pass_is_torchs_error() -> None:
     (first,) = torch.autograd.grad(result.sin().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="double backward"):
         first.sum().backward()
+
+
+def test_donated_inputs_that_backward_reads(provide: Any) -> None:
+    """A weight's gradient needs the activations, so those are not written to though the caller donated them."""
+    provide(fused, "inplace")
+
+    def run(by: Any, x: Tensor, r: Tensor, w: Tensor) -> Any:
+        """Give inputs of the graph to an op."""
+        return by(x, r, w, 1e-5)
+
+    wanted = derivatives(compiled_native(functools.partial(run, fused.declaration.native)), LEAVES, (2,))
+    ours = compile_ours(functools.partial(run, fused.maybe_inplace), "backend")
+    assert_same(derivatives(ours, LEAVES, (2,)), wanted)
