@@ -10,7 +10,7 @@ import pytest
 import torch
 from vllm_ir import ops, register_op
 from vllm_ir.errors import DeclarationError, RetiredOp
-from vllm_ir.torch_binding import read_vllm_ops
+from vllm_ir.installed_vllm import read_vllm_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -39,9 +39,11 @@ class IrOp:
         allow_inplace: whether it has a `maybe_inplace`.
         batch_invariant: whether eager native guarantees batch invariance.
         torch_op: the `default` overload that tracers see.
+        native_torch_op: a torch op that runs native whatever the priorities are; it has no gradient.
     """
 
     torch_op: OpOverload
+    native_torch_op: OpOverload
 
     def __init__(self, declaration: OpDeclaration, engine: Engine, admit: Callable[[IrOp, IrOpImpl], IrOpImpl]) -> None:
         self.declaration = declaration

@@ -42,7 +42,7 @@ def bind_op(op: IrOp) -> tuple[IrOp, Switchboard, torch_binding.Binding]:
     inplace = board.inplace
     retired = state.retired.get(op.name)
     binding = torch_binding.bind(op.declaration, board.default.kernel, op.run_fake, retired)
-    op.torch_op = binding.default
+    op.torch_op, op.native_torch_op = binding.default, binding.native
     board.default.connect(binding.default)
     if isinstance(op, IrOpInplace) and inplace is not None and binding.maybe_inplace is not None:
         op.maybe_inplace.torch_op = binding.maybe_inplace

@@ -143,6 +143,7 @@ class Staging:
                 if state.retired.get(op.name) is not binding:
                     torch_binding.unbind(binding)
                 vars(op).pop("torch_op", None)
+                vars(op).pop("native_torch_op", None)
             raise
 
 

@@ -6,17 +6,14 @@ that torch learns of later, reach the same kernel.
 
 from __future__ import annotations
 
-import ast
-import functools
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir import inlining
 from vllm_ir.errors import DefinedElsewhere, RetiredOp
 from vllm_ir.generation import make_function
 from vllm_ir.gradient import make_backward, save_inputs
+from vllm_ir.installed_vllm import vllm_ops
 from vllm_ir.names import RESERVED_PREFIX as PREFIX
 from vllm_ir.signature import REQUIRED
 
@@ -30,6 +27,10 @@ if TYPE_CHECKING:
 
 NAMESPACE: Final = "vllm_ir"
 """Where ops live in torch.ops."""
+
+NATIVE_NAMESPACE: Final = "vllm_ir_native"
+"""Where ops live that run native without asking who is to run: an overload beside `default` would have its very
+signature, and torch crashes when two such are undone."""
 
 CLASHING_NAMESPACE: Final = "vllm_ir_core"
 """Where an op lives that the installed vLLM defines too: two definitions of one torch op end the process."""
@@ -45,17 +46,21 @@ class Binding:
     Attributes:
         libraries: keep kernels and definitions alive; undone in this order, for torch crashes on a kernel whose
             definition went first.
+        native_libraries: the same for `native`.
         namespace: where the op lives in torch.ops.
         declaration: the op that fills it.
         default: the functional overload.
+        native: an op of its own that runs native whatever the priorities are, for graphs that must not see into it.
         maybe_inplace: the overload that donates the activations, or None.
         slots: what the functions that torch holds lead to.
     """
 
     libraries: tuple[torch.library.Library, ...]
+    native_libraries: tuple[torch.library.Library, ...]
     namespace: str
     declaration: OpDeclaration
     default: OpOverload
+    native: OpOverload
     maybe_inplace: OpOverload | None
     slots: dict[str, Callable[..., Any]]
 
@@ -95,7 +100,7 @@ def bind(
     definitions, library = (torch.library.Library(space, "FRAGMENT") for _ in range(2))
     qualified = f"{space}::{declaration.name}"
     try:
-        # Both definitions first: torch.ops keeps the overloads that it saw when the name was first asked for.
+        # All definitions first: torch.ops keeps the overloads that it saw when the name was first asked for.
         try:
             definitions.define(declaration.name + declaration.schema)
             if declaration.allow_inplace:
@@ -113,7 +118,8 @@ def bind(
     except BaseException:
         _undefine((library, definitions), space, declaration.name)
         raise
-    return Binding((library, definitions), space, declaration, default, inplace, slots)
+    more, whole = _bind_native(declaration, slots)
+    return Binding((library, definitions), more, space, declaration, default, whole, inplace, slots)
 
 
 class _Catch:
@@ -193,6 +199,7 @@ def _transformed() -> bool:
 def unbind(binding: Binding) -> None:
     """Undo a definition; for one whose op was never called."""
     _undefine(binding.libraries, binding.namespace, binding.declaration.name)
+    _undefine(binding.native_libraries, NATIVE_NAMESPACE, binding.declaration.name)
 
 
 def _through(slots: dict[str, Callable[..., Any]], slot: str, declaration: OpDeclaration) -> Callable[..., Any]:
@@ -209,39 +216,22 @@ def _through(slots: dict[str, Callable[..., Any]], slot: str, declaration: OpDec
 
 def namespace(op: str) -> str:
     """Return the torch namespace of an op."""
-    return CLASHING_NAMESPACE if op in _vllm_ops() else NAMESPACE
+    return CLASHING_NAMESPACE if op in vllm_ops() else NAMESPACE
 
 
-@functools.cache
-def _vllm_ops() -> frozenset[str]:
-    """Return the ops that an installed vLLM defines in the same torch namespace, read as text: vLLM is not imported."""
-    spec = find_spec("vllm")
-    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return frozenset(name for folder in folders for name in read_vllm_ops(Path(folder)))
+def _bind_native(
+    declaration: OpDeclaration, slots: dict[str, Callable[..., Any]]
+) -> tuple[tuple[torch.library.Library, ...], OpOverload]:
+    """Define the op that runs native whatever the priorities are, and return its libraries and itself."""
+    import torch
 
-
-def read_vllm_ops(folder: Path) -> frozenset[str]:
-    """Return the names of the functions decorated with `register_op` in a vLLM package's `ir/ops`."""
-    if not (folder / "ir" / "op.py").is_file():
-        return frozenset()
-    names: set[str] = set()
-    for file in sorted((folder / "ir" / "ops").glob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
-                names.update(name for name in (_registered_name(node, d) for d in node.decorator_list) if name)
-    return frozenset(names)
-
-
-def _registered_name(function: ast.FunctionDef, decorator: ast.expr) -> str | None:
-    """Return the op's name if the decorator registers one: the function's, or that of a `name=` argument."""
-    keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
-    target = decorator.func if isinstance(decorator, ast.Call) else decorator
-    called = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", None)
-    if called != "register_op":
-        return None
-    given = next((k.value for k in keywords if k.arg == "name"), None)
-    return str(given.value) if isinstance(given, ast.Constant) and given.value else function.name
+    definitions, library = (torch.library.Library(NATIVE_NAMESPACE, "FRAGMENT") for _ in range(2))
+    definitions.define(declaration.name + declaration.schema)
+    native = _through(slots, "native", declaration)
+    library.impl(declaration.name, native, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{NATIVE_NAMESPACE}::{declaration.name}", native, lib=library)
+    overload: OpOverload = getattr(getattr(torch.ops, NATIVE_NAMESPACE), declaration.name).default
+    return (library, definitions), overload
 
 
 def _bind_inplace(

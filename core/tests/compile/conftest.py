@@ -87,12 +87,18 @@ class Lowerer:
         return module
 
     def __call__(
-        self, function: Any, *, dynamic: bool = False, inductor: bool = False, provider: str | None = "probe"
+        self,
+        function: Any,
+        *,
+        dynamic: bool = False,
+        inductor: bool = False,
+        provider: str | None = "probe",
+        exact: bool = False,
     ) -> Any:
         """Return the compiled function; where the provider has no implementation of an op, native runs it."""
         from vllm_ir.compile.backend import backend
 
-        options: dict[str, Any] = {} if inductor else {"lower_to": self.lower}
+        options: dict[str, Any] = {"exact": exact} if inductor else {"lower_to": self.lower, "exact": exact}
         if provider is not None:
             options["priority"] = {op.name: provider for op in runtime.current().registry if provider in op.impls}
         return torch.compile(function, backend=backend, options=options, fullgraph=True, dynamic=dynamic)

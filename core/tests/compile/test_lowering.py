@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 from vllm_ir import ops
+from vllm_ir.compile import torch_version
 from vllm_ir.errors import EndlessLowering
+from vllm_ir.isolation import isolated
 
 rms: Any = ops.rms_norm
 fused: Any = ops.fused_add_rms_norm
@@ -234,3 +236,36 @@ def test_fake_results_lie_where_results_do(provide: Any, compiled: Any) -> None:
         assert storage == parent
     written = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     assert len({node.meta["val"].untyped_storage()._cdata for node in written}) == 2
+
+
+def whole_natives(compiled: Any) -> int:
+    """Return how many calls of native the last graph does not see into."""
+    targets = [str(node.target) for node in compiled.graphs[-1].graph.nodes if node.op == "call_function"]
+    return sum(target.startswith("vllm_ir_native.") for target in targets)
+
+
+@pytest.mark.parametrize("variables", [{}, {"VLLM_BATCH_INVARIANT": "1"}], ids=["as usual", "batch-invariant"])
+def test_native_stays_whole_where_batches_must_not_matter(compiled: Any, variables: dict[str, str]) -> None:
+    """A compiler sums in an order of its own, so what native promises of batches holds only where it cannot see in."""
+    rotate: Any = ops.rotary_embedding
+    positions, cache = torch.arange(5), torch.rand(8, 8)
+
+    def run(query: Tensor, key: Tensor) -> Any:
+        """Turn by position."""
+        return rotate(positions, query, key, 8, 8, cache, True)  # noqa: FBT003 - the op's own parameter
+
+    with isolated(variables):
+        both(compiled, run, torch.randn(5, 16), torch.randn(5, 16))
+    assert whole_natives(compiled) == len(variables)
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize("kept", [True, False])
+def test_native_stays_whole_where_roundings_are_not_kept(
+    compiled: Any, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """Exact graphs hide native from a compiler that drops roundings whatever it is told."""
+    monkeypatch.setattr(torch_version, "honours_roundings", lambda device_type: kept or device_type != "cpu")
+    x, _, weight = arguments()
+    both(compiled, lambda x, weight: rms(x, weight, 1e-5), x, weight, exact=True)
+    assert whole_natives(compiled) == (not kept)

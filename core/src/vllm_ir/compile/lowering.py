@@ -133,10 +133,9 @@ class Lowering:
         while True:
             impl = self._judge.select(op, fake_arguments(args), without=refused, where=source_of(node))
             copied = needing_copies(node, args, op.activation_indices, donated, aliases) if impl.inplace else []
-            function = impl.impl_fn
-            functional: Callable[..., Any] | None = getattr(impl, "functional", None)
-            if copied and functional is not None:
-                function, copied = functional, []
+            function = op.native_torch_op if self._stays_whole(impl, args) else impl.impl_fn
+            if copied and impl.functional is not None:
+                function, copied = impl.functional, []
             try:
                 args, added, results = self._insert(graph, node, impl, function, args, copied)
             except Exception as error:  # noqa: BLE001 - whatever an implementation raises on fake tensors
@@ -161,6 +160,18 @@ class Lowering:
         self._done.copies += len(copied) + len(more)
         self._done.selected.setdefault(op.name, {})[node.name] = impl.provider
         return added
+
+    def _stays_whole(self, impl: IrOpImpl, args: list[Any]) -> bool:
+        """Tell whether the compiler must not see into native: it would not keep what the plan asks for.
+
+        Inductor sums a row in an order that depends on the batch, and not every version keeps roundings everywhere.
+        """
+        if impl.provider != NATIVE:
+            return False
+        if self._plan.batch_invariant:
+            return True
+        tensors = tensors_of(fake_arguments(args)) if self._plan.exact else []
+        return any(not torch_version.honours_roundings(tensor.device.type) for tensor in tensors)
 
     def _insert(
         self,
