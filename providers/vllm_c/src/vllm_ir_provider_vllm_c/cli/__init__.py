@@ -1,0 +1,1 @@
+"""The command line of this distribution, and the only room that prints."""

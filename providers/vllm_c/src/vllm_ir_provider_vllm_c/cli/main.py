@@ -1,0 +1,66 @@
+"""`build` compiles every kernel for architectures named on the command line, for machines without NVRTC.
+
+Without `--out` the cubins lie in the package itself, where a wheel built afterwards takes them along. No GPU, no driver
+and no torch are needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vllm_ir_provider_vllm_c import compiling, cubins
+from vllm_ir_provider_vllm_c.errors import KernelError
+from vllm_ir_provider_vllm_c.variants import PROGRAMS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(words: Sequence[str]) -> int:
+    """Run a command line and return its exit code: 0 built, 1 not compiled, 2 wrong usage."""
+    parser = argparse.ArgumentParser(prog="python -m vllm_ir_provider_vllm_c", description=__doc__.split("\n")[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    build = verbs.add_parser("build", help="compile every kernel ahead of time")
+    build.add_argument("--arch", required=True, type=architectures, help="such as sm_80,sm_90")
+    build.add_argument("--out", type=Path, default=cubins.BUILT, help="the folder; the package itself when left out")
+    given = parser.parse_args(words)
+    try:
+        build_all(given.arch, given.out)
+    except KernelError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def architectures(text: str) -> tuple[str, ...]:
+    """Return the architectures of a comma-separated list.
+
+    Raises:
+        argparse.ArgumentTypeError: one of them is none of CUDA's.
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    wrong = [name for name in names if not re.fullmatch(r"sm_[0-9]{2,3}", name)]
+    if wrong or not names:
+        msg = (
+            f"{', '.join(map(repr, wrong)) or 'an empty list'} is no list of architectures; wanted such as sm_80,sm_90"
+        )
+        raise argparse.ArgumentTypeError(msg)
+    return names
+
+
+def build_all(archs: Sequence[str], out: Path) -> None:
+    """Compile every program for every architecture into a folder.
+
+    Raises:
+        KernelError: a program cannot be compiled.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for arch in archs:
+        for program in PROGRAMS:
+            file = cubins.built_file(program, arch, out)
+            cubins.write(file, compiling.compile_program(program, arch))
+            sys.stdout.write(f"{file}\n")

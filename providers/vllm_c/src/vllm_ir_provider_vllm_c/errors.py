@@ -1,0 +1,77 @@
+"""What is read when a kernel cannot be compiled, kept or loaded: which kernel, for which GPU, and what to do."""
+
+from __future__ import annotations
+
+from vllm_ir.errors import IrError, IrWarning
+
+__all__ = ["CannotCompile", "CannotLoad", "CompilerMissing", "KernelError", "NotWarm", "UnsafeCache"]
+
+
+class KernelError(IrError, RuntimeError):
+    """A kernel of vllm_c that cannot run."""
+
+
+class CompilerMissing(KernelError):
+    """NVRTC, or a header that it reads, is not there."""
+
+    def __init__(self, *, program: str, arch: str, missing: str) -> None:
+        self.program, self.arch, self.missing = program, arch, missing
+        super().__init__(
+            f"vllm_c cannot compile {program} for {arch}: {missing}. Install what brings it:"
+            " pip install 'vllm-ir-provider-vllm-c[cuda13]' (or [cuda12] with CuPy for CUDA 12), or bring cubins along:"
+            f" python -m vllm_ir_provider_vllm_c build --arch {arch}.",
+            program=program,
+            arch=arch,
+            missing=missing,
+        )
+
+
+class CannotCompile(KernelError):
+    """NVRTC refused a program; the first lines of what it said are in the message, all of them in `log`."""
+
+    LINES = 12
+
+    def __init__(self, *, program: str, arch: str, compiler: str, log: str) -> None:
+        self.program, self.arch, self.compiler, self.log = program, arch, compiler, log
+        lines = [line for line in log.splitlines() if line.strip()][: self.LINES]
+        shown = "\n".join(f"    {line}" for line in lines) or "    (the compiler said nothing)"
+        super().__init__(
+            f"vllm_c: {compiler} does not compile {program} for {arch}:\n{shown}\n"
+            f"Use an NVRTC that knows {arch}, or deny the provider: VLLM_IR_PROVIDERS_DISABLED=vllm_c.",
+            program=program,
+            arch=arch,
+            compiler=compiler,
+            log=log,
+        )
+
+
+class CannotLoad(KernelError):
+    """The driver refused a cubin, or has no such kernel in it."""
+
+    def __init__(self, *, program: str, arch: str, cause: str) -> None:
+        self.program, self.arch, self.cause = program, arch, cause
+        super().__init__(
+            f"vllm_c: the driver does not load {program} for {arch}: {cause}."
+            " Update the driver, or use the NVRTC of an older CUDA.",
+            program=program,
+            arch=arch,
+            cause=cause,
+        )
+
+
+class NotWarm(KernelError):
+    """A kernel that is not loaded was called while a CUDA graph is being captured."""
+
+    def __init__(self, *, program: str, device: str) -> None:
+        self.program, self.device = program, device
+        super().__init__(
+            f"vllm_c: {program} is not loaded on {device}, and nothing is compiled or loaded while a CUDA graph is"
+            f" captured. Call vllm_ir.warm_up({device!r}) in this process before the capture;"
+            " `vllm-ir doctor --probe` only fills the cache on disk.",
+            program=program,
+            device=device,
+        )
+
+
+class UnsafeCache(IrWarning):
+    """A cache folder that cannot be trusted or written, so that a private temporary one is used."""

@@ -1,0 +1,71 @@
+"""vLLM's own kernels, where they are loaded: those that keep the promises are used, and it is said which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from vllm_ir_provider_vllm_c import calls, vllm_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew() -> Iterator[None]:
+    """Let each test find what it defines."""
+    vllm_ops.gate.cache_clear()
+    yield
+    vllm_ops.gate.cache_clear()
+
+
+@pytest.fixture
+def loaded() -> Iterator[None]:
+    """Define what vLLM's extension defines, of the gates alone silu, with a kernel that leaves a mark."""
+
+    def silu(out: torch.Tensor, x: torch.Tensor) -> None:
+        """Write sevens."""
+        del x
+        out.fill_(7)
+
+    with torch.library._scoped_library("_C", "FRAGMENT") as library:
+        library.define("silu_and_mul(Tensor(a!) result, Tensor input) -> ()")
+        library.define("rms_norm(Tensor(a!) result, Tensor input, Tensor weight, float epsilon) -> ()")
+        for key in ("CPU", "CUDA"):
+            library.impl("silu_and_mul", silu, key)
+        yield
+
+
+def test_without_vllm_every_op_is_ours(cpu: Any) -> None:
+    """Which is said, and done."""
+    assert set(vllm_ops.serving().values()) == {vllm_ops.OURS}
+    calls.gate(torch.randn(2, 16), calls.SILU)
+    assert len(cpu.launches) == 1
+
+
+@pytest.mark.usefixtures("loaded")
+def test_vllms_gates_take_contiguous_inputs_and_ours_the_rest(cpu: Any) -> None:
+    """A view of packed rows is nothing that vLLM's kernels know."""
+    assert torch.equal(calls.gate(torch.randn(2, 16), calls.SILU), torch.full((2, 8), 7.0))
+    assert cpu.launches == []
+    calls.gate(torch.randn(2, 32)[:, :16], calls.SILU)
+    calls.gate(torch.randn(2, 16), calls.GELU)
+    assert len(cpu.launches) == 2
+    assert calls.gate(torch.randn(0, 16), calls.SILU).shape == (0, 8)
+
+
+@pytest.mark.usefixtures("loaded")
+def test_vllms_norms_are_never_used() -> None:
+    """Their bits depend on the number of tokens; only what serves an op in full is said to serve it."""
+    serving = vllm_ops.serving()
+    assert serving["rms_norm"] == serving["fused_add_rms_norm"] == serving["gelu_and_mul"] == vllm_ops.OURS
+    assert serving["silu_and_mul"] == vllm_ops.THEIRS
+
+
+def test_an_op_without_a_kernel_for_gpus_is_not_vllms_gpu_kernel() -> None:
+    """VLLM's build for CPUs rounds otherwise, and is for tensors that never come here."""
+    with torch.library._scoped_library("_C", "FRAGMENT") as library:
+        library.define("silu_and_mul(Tensor(a!) result, Tensor input) -> ()")
+        library.impl("silu_and_mul", lambda out, _: out.fill_(7), "CPU")
+        assert vllm_ops.gate("SILU") is None
