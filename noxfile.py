@@ -149,6 +149,14 @@ def sanitizers(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def gpu(session: nox.Session) -> None:
+    """Test and time the CUDA kernels on this machine's NVIDIA GPU; for where there is one, with CuPy and our wheels."""
+    session.run(sys.executable, "-m", "pytest", "-q", "-m", "gpu", "providers/vllm_c/tests")
+    session.run(sys.executable, "-m", "vllm_ir", "conformance", "vllm_c")
+    session.run(sys.executable, "-m", "vllm_ir", "bench", "--providers", "native,vllm_c")
+
+
+@nox.session(venv_backend="none", default=False)
 def benchmarks(session: nox.Session) -> None:
     """Print what start-up and dispatch cost on this machine."""
     for script in sorted(Path("benchmarks").glob("*.py")):
