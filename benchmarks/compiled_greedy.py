@@ -97,8 +97,10 @@ def part(model: Any, ids: torch.Tensor, eager: Sequence[int], other: Sequence[in
     if eager == other:
         return None
     at = next(i for i, pair in enumerate(zip(eager, other, strict=False)) if pair[0] != pair[1])
-    seen = torch.cat((ids, torch.tensor([eager[:at]], dtype=ids.dtype)), dim=-1)
-    likely = torch.log_softmax(model(seen).logits[0, -1].float(), dim=-1)
+    # Generated again, not read off one long prompt: a prompt and single tokens round differently.
+    settings: dict[str, Any] = {"do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+    made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=at + 1, **settings)
+    likely = torch.log_softmax(made.logits[at][0].float(), dim=-1)
     return Parting(prompt, at, float(likely[eager[at]] - likely[other[at]]))
 
 
