@@ -7,18 +7,19 @@ and its kernel's kind depend on the size of a row alone, so a row's bits do not 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vllm_ir_provider_vllm_c import variants
-from vllm_ir_provider_vllm_c.variants import ACCESS, SIZES, Program
+from vllm_ir_provider_vllm_c.variants import ACCESS, SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
     from torch import Tensor
+
+    from vllm_ir_provider_vllm_c.variants import Program
 
 WARP: Final = 32
 MOST_THREADS: Final = 1024
@@ -37,9 +38,8 @@ HEADS: Final = "Q5qQ5qqqii"
 ROTARY: Final = struct.Struct(f"={HEADS}{HEADS}Q5qQqqqiiii")
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One kernel with all that its launch needs.
+class Launch(NamedTuple):
+    """One kernel with all that its launch needs; a tuple, since one is made for every call.
 
     Args:
         program: what has to be compiled.
@@ -72,6 +72,8 @@ def place(x: Tensor, sizes: Sequence[int] | None = None, strides: Sequence[int] 
     """
     if sizes is None or strides is None:
         sizes, strides = x.shape[:-1], x.stride()[:-1]
+    if len(sizes) == 1:  # what nearly every call has
+        return x.data_ptr(), 1, 1, strides[0] if sizes[0] != 1 else 0, 0, 0
     merged: list[tuple[int, int]] = []
     for size, stride in zip(sizes, strides, strict=True):
         if size == 1:
@@ -86,11 +88,6 @@ def place(x: Tensor, sizes: Sequence[int] | None = None, strides: Sequence[int] 
         return x.data_ptr(), 1, 1, merged[0][1], 0, 0
     (_, first), (size1, second), (size2, third) = merged
     return x.data_ptr(), size1, size2, first, second, third
-
-
-def packed_rows(address: int, size: int) -> Place:
-    """Return where the rows of a contiguous tensor lie."""
-    return address, 1, 1, size, 0, 0
 
 
 def aligned(where: Place, number: int) -> bool:
@@ -153,7 +150,7 @@ def norm(
         *x_place, *residual_place, out_address, residual_address, weight_address, rows, size, measured, kind, epsilon
     )
     expression = variants.norm(op, dtype, aligned=wide, kept=kept)
-    return Launch(Program("norm", dtype), expression, -(-rows // height), (threads, height), arguments)
+    return Launch(variants.program("norm", dtype), expression, -(-rows // height), (threads, height), arguments)
 
 
 @cache
@@ -176,4 +173,6 @@ def gate(activation: str, x: Tensor, out: Tensor) -> Launch:
     threads, height, columns = gate_block(size, dtype)
     arguments = GATE.pack(*where, out.data_ptr(), rows, size, columns)
     expression = variants.gate(activation, dtype, aligned=wide)
-    return Launch(Program("gate", dtype), expression, -(-rows // height) * columns, (threads, height), arguments)
+    return Launch(
+        variants.program("gate", dtype), expression, -(-rows // height) * columns, (threads, height), arguments
+    )

@@ -12,7 +12,7 @@ import torch
 
 from vllm_ir_provider_vllm_c import variants
 from vllm_ir_provider_vllm_c.geometry import ROTARY, ROTARY_THREADS, WARP, Launch, aligned, dtype_name, place
-from vllm_ir_provider_vllm_c.variants import ACCESS, SIZES, Program
+from vllm_ir_provider_vllm_c.variants import ACCESS, SIZES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,5 +93,9 @@ def plan(
         cache.dtype != query.dtype,
     )
     return Launch(
-        Program("rotary", dtype), variants.rotary(dtype, aligned=wide, neox=neox), rows, (threads, 1), arguments
+        variants.program("rotary", dtype),
+        variants.rotary(dtype, aligned=wide, neox=neox),
+        rows,
+        (threads, 1),
+        arguments,
     )

@@ -80,6 +80,12 @@ PROGRAMS: Final = tuple(Program(source, dtype) for source in ARGUMENTS for dtype
 
 
 @cache
+def program(source: str, dtype: str) -> Program:
+    """Return a program; always the same object, since every launch asks for one."""
+    return Program(source, dtype)
+
+
+@cache
 def norm(op: str, dtype: str, *, aligned: bool, kept: int) -> str:
     """Return the expression of a norm's kernel: `rms_norm` or `fused_add_rms_norm`."""
     return f"{op}<{DTYPES[dtype]}, {_word(aligned)}, {kept}>"
