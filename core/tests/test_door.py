@@ -40,7 +40,8 @@ def test_the_names_that_a_checker_sees_are_those_that_exist() -> None:
     """The imports under TYPE_CHECKING are the public names, neither more nor fewer."""
     tree = ast.parse(Path(vllm_ir.__file__).read_text(encoding="utf-8"))
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {alias.asname or alias.name for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.asname or alias.name for node in imports for alias in node.names}
     seen |= {
         node.target.id for node in guarded.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
