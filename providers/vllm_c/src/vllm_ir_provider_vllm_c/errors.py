@@ -66,8 +66,8 @@ class NotWarm(KernelError):
         self.program, self.device = program, device
         super().__init__(
             f"vllm_c: {program} is not loaded on {device}, and nothing is compiled or loaded while a CUDA graph is"
-            f" captured. Call vllm_ir.warm_up({device!r}) in this process before the capture; what another process did is"
-            " compiled, but not loaded here.",
+            f" captured. Call vllm_ir.warm_up({device!r}) in this process before the capture; what another process did"
+            " is compiled, but not loaded here.",
             program=program,
             device=device,
         )
