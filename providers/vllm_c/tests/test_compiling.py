@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from vllm_ir_provider_vllm_c import compiling, variants
+from vllm_ir_provider_vllm_c import compiling, cubins, variants
 from vllm_ir_provider_vllm_c.compiling import Cubin, compile_program
 from vllm_ir_provider_vllm_c.errors import CannotCompile, CompilerMissing
 from vllm_ir_provider_vllm_c.variants import PROGRAMS, Program
@@ -114,6 +114,19 @@ def test_what_the_compiler_refuses_is_an_error_with_its_log(monkeypatch: pytest.
         compile_program(Program("rotary", "float32"), "sm_90")
     again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own
     assert (str(again), again.arch, again.program) == (str(caught.value), "sm_90", "rotary_float32")
+
+
+@needs_nvrtc
+def test_what_nvrtc_makes_is_kept_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole way, without a driver: compiled, written for this user alone, and read the second time."""
+    monkeypatch.setenv("VLLM_IR_CACHE", str(tmp_path))
+    monkeypatch.setattr(cubins, "BUILT", tmp_path / "built")
+    made = cubins.fetch(Program("rotary", "float32"), "sm_90")
+    assert set(made.names) == set(Program("rotary", "float32").expressions)
+    assert all(name.encode() in made.code for name in made.names.values())
+    monkeypatch.setattr(compiling, "compile_program", None)
+    again = cubins.fetch(Program("rotary", "float32"), "sm_90")
+    assert (again.code, again.names) == (made.code, made.names)
 
 
 def test_a_missing_compiler_or_header_is_an_error_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
