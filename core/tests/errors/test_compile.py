@@ -42,7 +42,7 @@ ERRORS: list[tuple[IrError, type, list[str]]] = [
         DeclarationError,
         ["torch.float32[4, 8]", "native's are torch.float32[4, 16]"],
     ),
-    (WrongResults(got=[], wanted=["torch.float32[4]"]), DeclarationError, ["its results are none"]),
+    (WrongResults(got=[], wanted=["torch.float32[4]"]), DeclarationError, ["Its results are none"]),
     (EndlessLowering(op="norm", chain=["norm", "fused", "norm"]), SelectionError, ["norm -> fused -> norm", "another"]),
 ]
 

@@ -80,7 +80,7 @@ class Judge:
         Raises:
             UntraceableImplementation: a user named it, or it is the last resort.
         """
-        cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        cause = f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
         entry = next(c.entry for c in self._plan.orders[op.name] if c.impl is impl)
         if entry.required or self._plan.strict or impl.provider == "native":
             raise UntraceableImplementation(op=op.name, provider=impl.provider, cause=cause, where=where) from error

@@ -67,7 +67,7 @@ class WrongResults(DeclarationError):
     def __init__(self, *, got: Sequence[str], wanted: Sequence[str]) -> None:
         self.got, self.wanted = tuple(got), tuple(wanted)
         super().__init__(
-            f"its results are {', '.join(got) or 'none'}, native's are {', '.join(wanted)}",
+            f"Its results are {', '.join(got) or 'none'}, native's are {', '.join(wanted)}.",
             got=self.got,
             wanted=self.wanted,
         )
