@@ -193,3 +193,12 @@ def test_the_names_are_where_a_user_looks() -> None:
     assert package.GraphPass is GraphPass
     with pytest.raises(AttributeError, match="nothing"):
         package.nothing  # noqa: B018 - the access is the test
+
+
+def test_a_priority_that_reaches_no_op_is_told(state: Runtime, caplog: pytest.LogCaptureFixture) -> None:
+    """An op that the compiler leaves dispatches when it runs; who had a word on that one call of it must know."""
+    assert state is not None
+    with torch.no_grad(), caplog.at_level("WARNING", logger="vllm_ir"):
+        compiled(lambda module, _: module, priority={"rms_norm": ["native"]})(X, W)
+    told = [record.getMessage() for record in caplog.records if "lower_to left it in the graph" in record.getMessage()]
+    assert [text.split(":")[0] for text in told] == ["op rms_norm"]

@@ -25,7 +25,7 @@ ERRORS: list[tuple[IrError, type, list[str]]] = [
     (
         USED,
         DeclarationError,
-        ["fused.maybe_inplace", "model.py:7", "'x'", "'l_x_'", "'add'", "model.py:9", "x.clone()"],
+        ["fused.maybe_inplace", "model.py:7", "'x'", "'l_x_'", "'add'", "model.py:9", ".clone()"],
     ),
     (
         BatchGuard(op="norm", provider="fast", guard="s0 > 7", where=WHERE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.compile import torch_version
@@ -132,3 +133,10 @@ def source_of(node: fx.Node) -> str:
         inside = file.strip('"')
         return f"{inside}:{number}, in {function}" + (f": {code}" if code else "")
     return ""
+
+
+def results_of(node: fx.Node, results: Sequence[Any]) -> list[tuple[fx.Node, Any]]:
+    """Return each node that reads a result of an op's call, or the call itself, with the result that it reads."""
+    if not isinstance(value_of(node), (tuple, list)):
+        return [(node, results[0])]
+    return [(user, results[int(user.args[1])]) for user in node.users if user.target is operator.getitem]  # type: ignore[arg-type]

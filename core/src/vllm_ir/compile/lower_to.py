@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.compile import torch_version
-from vllm_ir.compile.graph import subgraphs
+from vllm_ir.compile.graph import calls_of, subgraphs
 from vllm_ir.compile.lowering import Lowered
 from vllm_ir.compile.pipeline import Pipeline
 from vllm_ir.compile.plan import Plan
+from vllm_ir.compile.tracing import refresh_views
+from vllm_ir.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
     from vllm_ir.compile.options import CompileOptions
     from vllm_ir.compile.recording import Recorder
-from vllm_ir.compile.tracing import refresh_views
 
 HOME: Final = "vllm_ir"
 """The key of a graph module's metadata that says which compilation it belongs to."""
@@ -44,13 +45,28 @@ def compile_with(
                 pipeline.transform(inner.graph)
                 inner.recompile()
             graph.meta[HOME] = (pipeline, is_inference)
-            return lower_to(graph, example)
+            made = lower_to(graph, example)
+            _tell_of_ops_left(graph, options, pipeline.plan)
+            return made
 
     for _, inner in (*subgraphs(module), ("", module)):
         pipeline.functionalize(inner.graph)
         inner.recompile()
     compiled: Callable[..., Any] = torch_version.compile_with_aot(module, inputs, prepare)
     return compiled
+
+
+def _tell_of_ops_left(graph: torch.fx.GraphModule, options: CompileOptions, plan: Plan) -> None:
+    """Warn of ops that nobody replaced although somebody said who is to run them."""
+    calls = calls_of(plan.ops)
+    modules = [graph, *(inner for _, inner in subgraphs(graph))]
+    left = {calls[node.target][0].name for each in modules for node in each.graph.nodes if node.target in calls}
+    for name in sorted(left & set(options.wishes())):
+        logger.warning(
+            "op %s: lower_to left it in the graph, so it dispatches when it runs, and compile(priority=...) does not"
+            " hold for it. Call lower_graph on the graph.",
+            name,
+        )
 
 
 def lower_graph(

@@ -10,10 +10,20 @@ from vllm_ir.compile import torch_sizes, torch_version
 from vllm_ir.compile.aliases import Aliases
 from vllm_ir.compile.clones import copy_argument, copy_of, needing_copies
 from vllm_ir.compile.functionalization import donated_inputs
-from vllm_ir.compile.graph import arguments_of, calls_of, contiguous, fake_arguments, source_of, tensors_of, value_of
+from vllm_ir.compile.graph import (
+    arguments_of,
+    calls_of,
+    contiguous,
+    fake_arguments,
+    results_of,
+    source_of,
+    tensors_of,
+    value_of,
+)
 from vllm_ir.compile.judging import Judge, batch_sizes
-from vllm_ir.compile.tracing import Traced, describe, results_of, sharing, splice, trace
-from vllm_ir.errors import EndlessLowering, WrongResults
+from vllm_ir.compile.tracing import Traced, describe, inputs_of, sharing, splice, trace
+from vllm_ir.compile.writes import written_inputs
+from vllm_ir.errors import EndlessLowering, UndeclaredWrite, WrongResults
 from vllm_ir.names import NATIVE
 
 if TYPE_CHECKING:
@@ -133,7 +143,7 @@ class Lowering:
         while True:
             impl = self._judge.select(op, fake_arguments(args), without=refused, where=source_of(node))
             copied = needing_copies(node, args, op.activation_indices, donated, aliases) if impl.inplace else []
-            function = op.native_torch_op if self._stays_whole(impl, args) else impl.impl_fn
+            function = op.native_torch_op if self._stays_whole(impl) else impl.impl_fn
             if copied and impl.functional is not None:
                 function, copied = impl.functional, []
             try:
@@ -161,17 +171,12 @@ class Lowering:
         self._done.selected.setdefault(op.name, {})[node.name] = impl.provider
         return added
 
-    def _stays_whole(self, impl: IrOpImpl, args: list[Any]) -> bool:
+    def _stays_whole(self, impl: IrOpImpl) -> bool:
         """Tell whether the compiler must not see into native: it would not keep what the plan asks for.
 
-        Inductor sums a row in an order that depends on the batch, and not every version keeps roundings everywhere.
+        Inductor sums a row in an order of its own, which depends on the batch and moves a unit in the last place.
         """
-        if impl.provider != NATIVE:
-            return False
-        if self._plan.batch_invariant:
-            return True
-        tensors = tensors_of(fake_arguments(args)) if self._plan.exact else []
-        return any(not torch_version.honours_roundings(tensor.device.type) for tensor in tensors)
+        return impl.provider == NATIVE and (self._plan.batch_invariant or self._plan.exact)
 
     def _insert(
         self,
@@ -196,6 +201,7 @@ class Lowering:
             with torch_version.no_guards_on(open_sizes, batch), torch_sizes.forgetting_sizes(open_sizes):
                 traced = trace(function, values, self._table)
             _check_results(tensors_of(value_of(node)), traced)
+            _check_writes(self._plan.ops[impl.op_name], impl, function, args, traced)
             self._traces[key] = traced
             self._done.traces += 1
         now = list(args)
@@ -236,6 +242,23 @@ def _check_results(wanted: list[torch.Tensor], traced: Traced) -> None:
     told = [_kind(tensor) for tensor in wanted]
     if told != got:
         raise WrongResults(got=got, wanted=told)
+
+
+def _check_writes(op: IrOp, impl: IrOpImpl, function: Callable[..., Any], args: list[Any], traced: Traced) -> None:
+    """Raise if an implementation writes to an argument that it did not say it would.
+
+    Raises:
+        UndeclaredWrite: it does.
+    """
+    allowed = op.activation_indices if impl.inplace and function is impl.impl_fn else ()
+    written = written_inputs(traced.module.graph)
+    # What is traced takes the tensors of the arguments one by one.
+    place = 0
+    for index, value in enumerate(args):
+        count = len(inputs_of([value]))
+        if index not in allowed and written & set(range(place, place + count)):
+            raise UndeclaredWrite(argument=op.declaration.signature.names[index], functional=impl.inplace)
+        place += count
 
 
 def _kind(tensor: torch.Tensor) -> str:

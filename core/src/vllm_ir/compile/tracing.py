@@ -77,7 +77,7 @@ def trace(function: Callable[..., Any], args: Sequence[Any], table: Mapping[Any,
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    leaves = [value for value in _leaves(args) if _is_symbolic(value)]
+    leaves = inputs_of(args)
     tensors = [value for value in leaves if isinstance(value, torch.Tensor)]
     mode = next((m for m in map(torch_version.fake_mode_of, tensors) if m is not None), None)
     several = False
@@ -116,7 +116,7 @@ def splice(
     Returns:
         the nodes that were added in order, and the results.
     """
-    inputs = [value for value in _leaves(args) if _is_symbolic(value)]
+    inputs = inputs_of(args)
     supply = iter(inputs)
     known = _sizes(graph)
     made: dict[fx.Node, Any] = {}
@@ -233,11 +233,9 @@ def _map(value: Any, made: Mapping[fx.Node, Any]) -> Any:
     return value
 
 
-def results_of(node: fx.Node, results: Sequence[Any]) -> list[tuple[fx.Node, Any]]:
-    """Return each node that reads a result of an op's call, or the call itself, with the result that it reads."""
-    if not isinstance(value_of(node), (tuple, list)):
-        return [(node, results[0])]
-    return [(user, results[int(user.args[1])]) for user in node.users if user.target is operator.getitem]  # type: ignore[arg-type]
+def inputs_of(args: Sequence[Any]) -> list[Any]:
+    """Return what a trace takes of arguments, one by one: tensors and open sizes, or the nodes that stand for them."""
+    return [value for value in _leaves(args) if _is_symbolic(value)]
 
 
 def _leaves(args: Sequence[Any]) -> list[Any]:

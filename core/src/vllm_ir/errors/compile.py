@@ -15,12 +15,12 @@ class UsedAfterDonation(DeclarationError):
 
     def __init__(self, *, op: str, argument: str, node: str, user: str, where: str, used: str) -> None:
         self.op, self.argument, self.node, self.user, self.where, self.used = op, argument, node, user, where, used
-        at = f" at {where}" if where else ""
-        later = f" at {used}" if used else ""
+        at = f" (at {where})" if where else ""
+        later = f" (at {used})" if used else ""
         super().__init__(
             f"{op}.maybe_inplace{at} donates its argument {argument!r} (graph node {node!r}), and {user!r} reads that"
             f" memory afterwards{later}. A kernel may have written to it by then: call {op}(...) instead, or donate a"
-            f" copy, {argument}.clone().",
+            " copy of it, made with .clone().",
             op=op,
             argument=argument,
             node=node,
@@ -70,6 +70,23 @@ class WrongResults(DeclarationError):
             f"Its results are {', '.join(got) or 'none'}, native's are {', '.join(wanted)}.",
             got=self.got,
             wanted=self.wanted,
+        )
+
+
+class UndeclaredWrite(DeclarationError):
+    """An implementation that writes to an argument which it did not say it would."""
+
+    def __init__(self, *, argument: str, functional: bool) -> None:
+        self.argument, self.functional = argument, functional
+        fix = (
+            "Its functional form may write to none, its in-place form to activations alone"
+            if functional
+            else "Declare it with inplace=True if this is an activation, or write to a tensor of its own"
+        )
+        super().__init__(
+            f"It writes to its argument {argument!r}, which its declaration does not say. {fix}.",
+            argument=argument,
+            functional=functional,
         )
 
 
