@@ -107,6 +107,7 @@ def test_facts_are_told_as_json_and_as_text() -> None:
         "devices": [{"name": "NVIDIA H100", "capability": "9.0", "gfx": None}],
         "torch_build": "2.13.0",
         "driver": "570",
+        "named": False,
     }
     assert repr(platform) == "<Platform cuda 9.0: 1 x NVIDIA H100>"
     assert repr(Platform(name="rocm", device_type="cuda", devices=[MI300])) == "<Platform rocm gfx942: 1 x AMD MI300X>"

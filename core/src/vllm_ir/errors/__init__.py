@@ -7,7 +7,8 @@ IrError
 │                                    RetiredOp, DefinedElsewhere, UnregisteredOp, CalledWhileLoading,
 │                                    MissingGenerator, MissingTolerance
 ├── ConfigurationError (ValueError)  a user's mistake: UnknownOp, UnknownProvider, ProviderLacksOp,
-│                                    UnusableProvider, MalformedPriority, MalformedVariable, MalformedSettings;
+│                                    UnusableProvider, MalformedPriority, MalformedVariable, MalformedSettings,
+│                                    UnknownPlatform;
 │                                    on the command line UnknownVerb, DuplicateVerb, DeniedVerb, UnknownName,
 │                                    MalformedArguments, UnknownArgument, MissingArgument, LoadingStopped;
 │                                    DistributionConflict is the root of what two distributions claim
@@ -106,6 +107,7 @@ from vllm_ir.errors.manifest import (
     ManifestWrongType,
     ManifestWrongValue,
 )
+from vllm_ir.errors.platforms import UnknownPlatform
 from vllm_ir.errors.plugins import (
     BadEntryPoint,
     BadPlatform,
@@ -205,6 +207,7 @@ __all__ = [
     "UnknownCompileOption",
     "UnknownName",
     "UnknownOp",
+    "UnknownPlatform",
     "UnknownProvider",
     "UnknownVerb",
     "UnmarkedHook",

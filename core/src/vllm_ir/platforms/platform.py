@@ -55,6 +55,8 @@ class Platform:
 
     name: str = ""
     device_type: str = ""
+    named: bool = False
+    """Whether it was named and not found, so that nothing can be asked of it."""
 
     def __init__(
         self,
@@ -148,6 +150,7 @@ class Platform:
             "devices": [device.describe() for device in self.devices],
             "torch_build": self.torch_build,
             "driver": self.driver,
+            "named": self.named,
         }
 
     def __repr__(self) -> str:
