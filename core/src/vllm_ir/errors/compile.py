@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from vllm_ir.errors.base import ConfigurationError, DeclarationError, SelectionError, did_you_mean, listed
+from vllm_ir.errors.base import (
+    CallError,
+    ConfigurationError,
+    DeclarationError,
+    SelectionError,
+    did_you_mean,
+    listed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 class UsedAfterDonation(DeclarationError):
-    """A tensor that was given to `maybe_inplace` is read afterwards."""
+    """A tensor that was given to `maybe_inplace` is used afterwards."""
 
-    def __init__(self, *, op: str, argument: str, node: str, user: str, where: str, used: str) -> None:
+    def __init__(
+        self, *, op: str, argument: str, node: str, user: str, where: str, used: str, expression: str = ""
+    ) -> None:
         self.op, self.argument, self.node, self.user, self.where, self.used = op, argument, node, user, where, used
+        self.expression = expression
         at = f" (at {where})" if where else ""
         later = f" (at {used})" if used else ""
+        what = f"`{expression}` as" if expression and expression != argument else "its"
+        # A node's name is quoted, other words are not.
+        who = repr(user) if user.isidentifier() else user
         super().__init__(
-            f"{op}.maybe_inplace{at} donates its argument {argument!r} (graph node {node!r}), and {user!r} reads that"
+            f"{op}.maybe_inplace{at} donates {what} argument {argument!r} (graph node {node!r}), and {who} uses that"
             f" memory afterwards{later}. A kernel may have written to it by then: call {op}(...) instead, or donate a"
             " copy of it, made with .clone().",
             op=op,
@@ -27,6 +40,7 @@ class UsedAfterDonation(DeclarationError):
             user=user,
             where=where,
             used=used,
+            expression=expression,
         )
 
 
@@ -46,31 +60,59 @@ class BatchGuard(DeclarationError):
         )
 
 
-class UntraceableImplementation(SelectionError):
-    """An implementation that a user named cannot be run on fake tensors."""
+WRAP: Final = "Wrap the kernel as a torch.library.custom_op with a fake; eager calls need none."
+"""What helps where a kernel cannot run on fake tensors."""
 
-    def __init__(self, *, op: str, provider: str, cause: str, where: str) -> None:
-        self.op, self.provider, self.cause, self.where = op, provider, cause, where
+
+class UntraceableImplementation(SelectionError):
+    """An implementation that a user named cannot be put into a graph."""
+
+    def __init__(self, *, op: str, provider: str, cause: str, where: str, fix: str = WRAP) -> None:
+        self.op, self.provider, self.cause, self.where, self.fix = op, provider, cause, where, fix
         super().__init__(
             f"Op {op!r} by provider {provider!r}{f' ({where})' if where else ''} cannot be put into a graph: {cause}."
-            " Wrap the kernel as a torch.library.custom_op with a fake; eager calls need none.",
+            f" {fix}",
             op=op,
             provider=provider,
             cause=cause,
             where=where,
+            fix=fix,
         )
 
 
 class WrongResults(DeclarationError):
-    """An implementation whose results are of another kind than native's."""
+    """An implementation whose results are of another kind than native's.
+
+    Args:
+        got: each result as "dtype[sizes]", or the name of its type where it is no tensor.
+        wanted: native's.
+    """
+
+    fix: Final = "Let it return what native returns: as many tensors, of the same shapes and dtypes, in its order."
+    """What helps."""
 
     def __init__(self, *, got: Sequence[str], wanted: Sequence[str]) -> None:
         self.got, self.wanted = tuple(got), tuple(wanted)
         super().__init__(
-            f"Its results are {', '.join(got) or 'none'}, native's are {', '.join(wanted)}.",
+            f"Its results are {', '.join(got) or 'none'}, native's are {', '.join(wanted)}: {_differences(got, wanted)}.",
             got=self.got,
             wanted=self.wanted,
         )
+
+
+def _differences(got: Sequence[str], wanted: Sequence[str]) -> str:
+    """Return in what results differ."""
+    if len(got) != len(wanted):
+        return f"it returns {len(got)}, wanted {len(wanted)}"
+    found: list[str] = []
+    for place, (mine, theirs) in enumerate(zip(got, wanted, strict=True)):
+        which = f" of result {place}" if len(wanted) > 1 else ""
+        (dtype, _, shape), (wanted_dtype, _, wanted_shape) = (each.partition("[") for each in (mine, theirs))
+        if dtype != wanted_dtype:
+            found.append(f"the {'dtype' if shape else 'type'}{which} is {dtype}, wanted {wanted_dtype}")
+        if shape and shape != wanted_shape:
+            found.append(f"the shape{which} is [{shape}, wanted [{wanted_shape}")
+    return "; ".join(found)
 
 
 class UndeclaredWrite(DeclarationError):
@@ -78,13 +120,13 @@ class UndeclaredWrite(DeclarationError):
 
     def __init__(self, *, argument: str, functional: bool) -> None:
         self.argument, self.functional = argument, functional
-        fix = (
-            "Its functional form may write to none, its in-place form to activations alone"
+        self.fix = (
+            "Its functional form may write to none, its in-place form to activations alone."
             if functional
-            else "Declare it with inplace=True if this is an activation, or write to a tensor of its own"
+            else "Declare it with inplace=True if this is an activation, or write to a tensor of its own."
         )
         super().__init__(
-            f"It writes to its argument {argument!r}, which its declaration does not say. {fix}.",
+            f"It writes to its argument {argument!r}, which its declaration does not say.",
             argument=argument,
             functional=functional,
         )
@@ -123,6 +165,35 @@ class BadCompileOption(ConfigurationError):
     def __init__(self, *, option: str, got: str, wanted: str) -> None:
         self.option, self.got, self.wanted = option, got, wanted
         super().__init__(f"Compile option {option!r} is {got}, wanted {wanted}.", option=option, got=got, wanted=wanted)
+
+
+class UnknownCompileArgument(CallError):
+    """A keyword that `vllm_ir.compile` does not have, or more by position than the model."""
+
+    def __init__(self, *, argument: str, known: Sequence[str], option: bool = False) -> None:
+        self.argument, self.known, self.option = argument, tuple(known), option
+        hint = f" It is an option of Inductor: write options={{{argument!r}: ...}}." if option else ""
+        super().__init__(
+            f"vllm_ir.compile has no argument {argument!r}; it takes a model and the keywords {listed(known)}."
+            f"{hint or did_you_mean(argument, known)}",
+            argument=argument,
+            known=tuple(known),
+            option=option,
+        )
+
+
+class NoGraph(CallError):
+    """Something that `lower_graph` cannot lower."""
+
+    def __init__(self, *, argument: str, got: str) -> None:
+        self.argument, self.got = argument, got
+        super().__init__(
+            f"lower_graph: {argument} is {got}, wanted a torch.fx.GraphModule with a fake result in the metadata of"
+            ' each node (node.meta["val"]), as a lower_to function is given one and make_fx(..., tracing_mode="fake")'
+            " makes one.",
+            argument=argument,
+            got=got,
+        )
 
 
 class BrokenPass(DeclarationError):
