@@ -157,7 +157,8 @@ def test_strict_mode_raises_what_a_named_provider_refuses(way: str) -> None:
     named = "set_priority" if way == "scope" else "set_default"
     assert str(error) == (
         f"Provider 'fast', named for op 'counted' by {named}, refused the call: needs rows of 4, got 5. Strict mode"
-        " does not fall back; unset VLLM_IR_STRICT to let the next provider take it."
+        " does not fall back; unset VLLM_IR_STRICT, or strict in the file that sets it, to let the next provider take"
+        " it."
     )
     assert (error.op, error.provider, error.reason, error.layer) == ("counted", "fast", "needs rows of 4, got 5", named)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301 - made here

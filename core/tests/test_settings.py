@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from typing import TYPE_CHECKING
 
 import pytest
 from vllm_ir.errors import MalformedSettings
-from vllm_ir.settings import Settings
+from vllm_ir.settings import LIMIT, Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,10 +60,36 @@ def test_no_folder_above_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [
         (
             "op-prioritty = {}",
-            "key 'op-prioritty' means nothing (keys: op-priority).",
+            "key 'op-prioritty' means nothing (keys: op-priority, allow, deny, require, strict).",
             "Did you mean 'op-priority'? Rename or remove it.",
         ),
-        ("strict = true", "key 'strict' means nothing (keys: op-priority).", "Rename or remove it."),
+        (
+            "denied = ['a']",
+            "key 'denied' means nothing (keys: op-priority, allow, deny, require, strict).",
+            "Did you mean 'deny'? Rename or remove it.",
+        ),
+        (
+            "tool = 1",
+            "key 'tool' means nothing (keys: op-priority, allow, deny, require, strict).",
+            "Rename or remove it.",
+        ),
+        ("strict = 1", "strict is 1, wanted true or false.", "Write strict = true."),
+        (
+            "allow = 3",
+            "allow is 3, wanted a list of providers, or of providers with an op.",
+            'Write allow = ["a_provider", "another:rms_norm"].',
+        ),
+        (
+            "deny = [['a', 'rms_norm']]",
+            "deny is [['a', 'rms_norm']], wanted a list of providers, or of providers with an op.",
+            'Write deny = ["a_provider", "another:rms_norm"].',
+        ),
+        (
+            "require = ['batch-invariant']",
+            "require has 'batch-invariant', which is no property (properties: batch_invariant).",
+            "Did you mean 'batch_invariant'? Write require = [\"batch_invariant\"].",
+        ),
+        ("require = true", "require is True, wanted a list of properties.", 'Write require = ["batch_invariant"].'),
         ("op-priority = 3", "op-priority is 3, wanted a table.", "Write [op-priority]."),
         (
             "op-priority.rms_norm = 3",
@@ -104,6 +131,71 @@ def test_a_file_that_is_no_toml(tmp_path: Path, content: bytes, name: str) -> No
         Settings.read(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path / name}: it cannot be read: ")
     assert str(caught.value).endswith(" Mend the file.")
+
+
+POLICY = """
+allow = ["a", "b:rms_norm"]
+deny = "c, *:silu_and_mul"
+strict = true
+require = ["batch_invariant"]
+"""
+
+
+@pytest.mark.parametrize("project", [False, True])
+def test_a_policy_in_either_file(tmp_path: Path, project: bool) -> None:
+    """The same keys, whether the file names a folder's settings or a policy; texts with commas are lists."""
+    file = tmp_path / ("pyproject.toml" if project else "vllm-ir.toml")
+    file.write_text(f"[tool.vllm-ir]{POLICY}" if project else POLICY)
+    for read in (Settings.read(tmp_path), Settings.read_policy(file)):
+        assert (read.file, read.strict, read.require) == (file, True, ("batch_invariant",))
+        assert (read.allow, read.deny) == (("a", "b:rms_norm"), ("c", "*:silu_and_mul"))
+
+
+def test_an_empty_allow_list_is_not_none(tmp_path: Path) -> None:
+    """One allows nobody, the other everybody."""
+    file = tmp_path / "policy.toml"
+    file.write_text("allow = []")
+    assert Settings.read_policy(file).allow == ()
+    file.write_text("")
+    assert Settings.read_policy(file).allow is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("missing.toml", None, "it cannot be read: No such file or directory. Mend the file, or its path."),
+        ("policy.toml", "deny = [", "it cannot be read: "),
+        ("policy.toml", "tool.vllm-ir.deny = ['a']", "key 'tool' means nothing (keys: allow, deny, require, strict)"),
+        ("policy.toml", "op-priority.a = 'b'", "key 'op-priority' means nothing in a policy file, which says what may"),
+        ("pyproject.toml", "[tool.other]", "it has no table [tool.vllm-ir], so that nothing would be enforced"),
+        ("pyproject.toml", "tool.vllm-ir.deny = 3", "deny is 3, wanted a list"),
+        (
+            "policy.toml",
+            "# " + "x" * LIMIT,
+            f"it has more than {LIMIT} bytes. Shorten it, or name the file that was meant.",
+        ),
+        ("policy.toml", "a = " + "[" * 100_000, "it cannot be read: "),
+        ("policy.toml", "a = " + "9" * 10_000, "it cannot be read: "),
+    ],
+)
+def test_a_policy_file_that_cannot_be_followed(tmp_path: Path, name: str, content: str | None, said: str) -> None:
+    """Nothing is enforced by half: the error names the file."""
+    file = tmp_path / name
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(MalformedSettings) as caught:
+        Settings.read_policy(file)
+    assert str(caught.value).startswith(f"{file}: {said}")
+    assert caught.value.file == str(file)
+
+
+def test_a_policy_file_that_is_no_plain_file(tmp_path: Path) -> None:
+    """A folder or a pipe is named, and nobody waits for what it may say."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for each in (tmp_path, pipe):
+        with pytest.raises(MalformedSettings, match="it is no regular file"):
+            Settings.read_policy(each)
 
 
 def test_names_are_kept_once_without_blanks(tmp_path: Path) -> None:

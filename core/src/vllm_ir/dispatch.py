@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.errors import NoImplementation, RefusedArguments
-from vllm_ir.verdict import NO_REASON, Explanation, Unsupported, Verdict
+from vllm_ir.verdict import NO_REASON, UNLISTED, Explanation, Unsupported, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,7 +154,7 @@ def select(
 def explain(
     op: str,
     candidates: Sequence[Candidate],
-    others: Sequence[IrOpImpl],
+    others: Sequence[tuple[str, Unsupported | None]],
     args: Sequence[Any] | None,
     *,
     compiling: bool,
@@ -165,7 +165,7 @@ def explain(
     Args:
         op: the op's name.
         candidates: in order.
-        others: implementations that no list names.
+        others: providers of the op that no list names, with what would refuse every call.
         args: all arguments by position; None judges only what holds for every call.
         compiling: whether the order is the one for graphs that Inductor compiles.
         strict: whether a refusal by a candidate that a user named raises, so that nothing behind it runs.
@@ -195,7 +195,7 @@ def explain(
         taken = provider
         reason = "for the arguments that its supports_args accepts" if pending else None
         verdicts.append(Verdict(provider, source, accepted=True, reason=reason, selected=True))
-    verdicts.extend(Verdict(impl.provider, "", accepted=False, reason="no priority list names it") for impl in others)
+    verdicts.extend(Verdict(each, "", accepted=False, reason=str(why or UNLISTED)) for each, why in others)
     return Explanation(op, compiling, tuple(verdicts))
 
 

@@ -50,8 +50,8 @@ class Environment:
         trace: VLLM_IR_TRACE, log every selection at DEBUG.
         log: the level of VLLM_IR_LOG, else of VLLM_LOGGING_LEVEL; None leaves logging to the host.
         cache: VLLM_IR_CACHE, else "vllm-ir" in the user's cache folder.
-        lock: VLLM_IR_LOCK as written.
-        policy: VLLM_IR_POLICY as written.
+        lock: VLLM_IR_LOCK as written, the path of a lock that the process is held to.
+        policy: VLLM_IR_POLICY as written, the path of a policy file.
         unknown: variables that begin with VLLM_IR_ and mean nothing.
     """
 
@@ -96,16 +96,10 @@ class Environment:
         )
 
     def complaints(self) -> tuple[str, ...]:
-        """Return a sentence for every variable that nobody knows, and for those that nothing acts on yet."""
-        unknown = tuple(
+        """Return a sentence for every variable that nobody knows."""
+        return tuple(
             f"Environment variable {name} means nothing to vllm-ir and is ignored.{did_you_mean(name, KNOWN)}"
             for name in self.unknown
-        )
-        asked = (("VLLM_IR_LOCK", self.lock), ("VLLM_IR_POLICY", self.policy))
-        return unknown + tuple(
-            f"{name}={value} is not acted on by this version: nothing is locked or enforced by it."
-            for name, value in asked
-            if value is not None
         )
 
 

@@ -1,4 +1,4 @@
-"""What a legal name is, for ops and providers."""
+"""What a legal name is, for ops and providers, and when two names of distributions are one."""
 
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ def check_name(name: object, kind: str) -> str:
     if keyword.iskeyword(name):
         raise BadName(kind=kind, name=name, reason="it is a keyword of Python")
     return name
+
+
+def normalise(name: str) -> str:
+    """Return a distribution's name as installers compare it: lower case, one hyphen for any run of `-_.`."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def check_new_op_name(name: object) -> str:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from vllm_ir.dispatch import Candidate
-from vllm_ir.errors import CalledWhileLoading, ProviderLacksOp, UnknownProvider, UnusableProvider
+from vllm_ir.errors import (
+    CalledWhileLoading,
+    LockMismatch,
+    ProviderLacksOp,
+    UnknownProvider,
+    UnusableProvider,
+    changed_order,
+)
 from vllm_ir.names import NATIVE
 from vllm_ir.priority import Layer, Wish, merge
 from vllm_ir.verdict import Unsupported
@@ -13,13 +20,13 @@ from vllm_ir.verdict import Unsupported
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from vllm_ir.errors import Difference
+    from vllm_ir.implementation import IrOpImpl
     from vllm_ir.landscape import Landscape
     from vllm_ir.op import IrOp
+    from vllm_ir.policy import Policy
     from vllm_ir.priority import Entry
     from vllm_ir.registry import Registry
-
-NOT_INVARIANT: Final = "it is not declared batch-invariant, which VLLM_BATCH_INVARIANT=1 asks for"
-"""Why an implementation is not admitted in batch-invariant mode."""
 
 
 def defaults(landscape: Landscape, op: str, *, compiling: bool) -> list[Wish]:
@@ -38,14 +45,25 @@ def defaults(landscape: Landscape, op: str, *, compiling: bool) -> list[Wish]:
     return wishes
 
 
-def candidates(
-    op: IrOp, wishes: Iterable[Wish], landscape: Landscape, *, batch_invariant: bool
-) -> tuple[Candidate, ...]:
+def candidates(op: IrOp, wishes: Iterable[Wish], landscape: Landscape, policy: Policy) -> tuple[Candidate, ...]:
     """Return every place of the order with its implementation, or with the reason why it can run nothing."""
-    return tuple(_candidate(op, entry, landscape, batch_invariant) for entry in merge(wishes).entries)
+    return tuple(_candidate(op, entry, landscape, policy) for entry in merge(wishes).entries)
 
 
-def _candidate(op: IrOp, entry: Entry, landscape: Landscape, batch_invariant: bool) -> Candidate:
+def refuse(impl: IrOpImpl, policy: Policy) -> Unsupported | None:
+    """Return why an implementation may run no call at all here, or None where it may run some."""
+    if impl.supported is not True:
+        if isinstance(impl.supported, Unsupported):
+            return impl.supported
+        return Unsupported("it was registered as not supported on this platform")
+    denied = policy.refuse(impl.provider, impl.distribution, impl.op_name)
+    if denied is not None:
+        return Unsupported(str(denied))
+    reason = policy.refuse_variant(batch_invariant=impl.batch_invariant)
+    return None if reason is None else Unsupported(reason)
+
+
+def _candidate(op: IrOp, entry: Entry, landscape: Landscape, policy: Policy) -> Candidate:
     """Return what stands at one place."""
     impl = op.impls.get(entry.provider)
     if impl is None:
@@ -54,13 +72,7 @@ def _candidate(op: IrOp, entry: Entry, landscape: Landscape, batch_invariant: bo
             known = entry.provider in landscape.distributions
             reason = f"it has no implementation of {op.name}" if known else "it is not installed"
         return Candidate(entry, None, Unsupported(reason))
-    if impl.supported is not True:
-        if isinstance(impl.supported, Unsupported):
-            return Candidate(entry, impl, impl.supported)
-        return Candidate(entry, impl, Unsupported("it was registered as not supported on this platform"))
-    if batch_invariant and not impl.batch_invariant:
-        return Candidate(entry, impl, Unsupported(NOT_INVARIANT))
-    return Candidate(entry, impl, None)
+    return Candidate(entry, impl, refuse(impl, policy))
 
 
 def check(
@@ -122,3 +134,37 @@ def reachable(found: Sequence[Candidate]) -> list[str]:
             if candidate.unconditional:
                 break
     return providers
+
+
+def unpinned(
+    op: IrOp, found: Sequence[Candidate], landscape: Landscape, *, compiling: bool = False
+) -> Difference | None:
+    """Return in what an order differs from the one that a lock holds the process to, or None.
+
+    Args:
+        op: the op.
+        found: its order, from all layers.
+        landscape: what discovery found, and what is locked.
+        compiling: whether the order is for graphs that Inductor compiles.
+    """
+    locked = None if landscape.pins is None else landscape.pins.orders.get((op.name, compiling))
+    if locked is None:
+        return None
+    # What stands behind native is never reached, so a lock does not say it.
+    names = [candidate.entry.provider for candidate in found if candidate.refusal is None]
+    if NATIVE in names:
+        names = names[: names.index(NATIVE) + 1]
+    if tuple(names) == locked:
+        return None
+    return changed_order(op.name, "compiling" if compiling else "eager", locked, names)
+
+
+def check_pinned(op: IrOp, found: Sequence[Candidate], landscape: Landscape, *, compiling: bool = False) -> None:
+    """Raise where an order is not the one that a lock holds the process to.
+
+    Raises:
+        LockMismatch: it is not.
+    """
+    difference = unpinned(op, found, landscape, compiling=compiling)
+    if difference is not None and landscape.pins is not None:
+        raise LockMismatch(file=landscape.pins.file, differences=[str(difference)])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vllm_ir import log, orders
 from vllm_ir.environment import Environment
+from vllm_ir.policy import Policy
 from vllm_ir.priority import Layer, Wish, parse_text, read_providers
 from vllm_ir.settings import Settings
 
@@ -30,6 +31,7 @@ class Preferences:
     def __init__(self, environment: Environment | None = None, settings: Settings | None = None) -> None:
         self._environment = environment
         self._settings = settings
+        self._policy: Policy | None = None
         self._wishes: dict[tuple[Layer, str], Wish] = {}
         self._lock = threading.RLock()
 
@@ -59,6 +61,18 @@ class Preferences:
             if self._settings is None:
                 self._settings = Settings.read()
             return self._settings
+
+    @property
+    def policy(self) -> Policy:
+        """Who may run what, by the variables, the policy file and the settings file.
+
+        Raises:
+            MalformedVariable, MalformedSettings: one cannot be read.
+        """
+        with self._lock:
+            if self._policy is None:
+                self._policy = Policy.read(self.environment, self.settings)
+            return self._policy
 
     def wishes(self, op: str, landscape: Landscape, *, compiling: bool) -> list[Wish]:
         """Return what every layer wants for an op.

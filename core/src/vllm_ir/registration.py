@@ -36,7 +36,7 @@ def bind_op(op: IrOp) -> tuple[IrOp, Switchboard, torch_binding.Binding]:
     def exhausted(*args: Any) -> Any:
         """Raise with every refusal."""
         candidates = state.candidates(op, state.current_wishes(op))
-        return select(op.name, candidates, args, batch_invariant=state.environment.batch_invariant)
+        return select(op.name, candidates, args, batch_invariant=state.policy.batch_invariant)
 
     board = Switchboard(op, state.warm, failed, exhausted, state.changes)
     inplace = board.inplace

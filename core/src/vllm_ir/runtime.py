@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from vllm_ir.once import Once
     from vllm_ir.op import IrOp
     from vllm_ir.platforms import Platform
+    from vllm_ir.policy import Policy
     from vllm_ir.preferences import Preferences
-    from vllm_ir.settings import Settings
     from vllm_ir.switchboard import Switchboard
     from vllm_ir.wrapping import Wrapping
 
@@ -66,9 +66,9 @@ class Runtime:
         return self.preferences.environment
 
     @property
-    def settings(self) -> Settings:
-        """The settings file, read at the first use."""
-        return self.preferences.settings
+    def policy(self) -> Policy:
+        """Who may run what, read at the first use."""
+        return self.preferences.policy
 
     @property
     def landscape(self) -> Landscape:
@@ -107,7 +107,7 @@ class Runtime:
         """What holds for every chain."""
         told, platform = self.environment, self.landscape.platform
         device_type = platform.device_type if platform is not None else "cpu"
-        return Mode(strict=told.strict, counters=self.counting, trace=told.trace, device_type=device_type)
+        return Mode(strict=self.policy.strict, counters=self.counting, trace=told.trace, device_type=device_type)
 
     @property
     def platform(self) -> Platform:
@@ -215,7 +215,7 @@ class Runtime:
     ) -> tuple[dispatch.Candidate, ...]:
         """Return the order of an op and what stands at each place."""
         wishes = [*self.preferences.wishes(op.name, self.landscape, compiling=compiling), *scoped]
-        return orders.candidates(op, wishes, self.landscape, batch_invariant=self.environment.batch_invariant)
+        return orders.candidates(op, wishes, self.landscape, self.policy)
 
     def check(self, op: IrOp, candidates: Sequence[dispatch.Candidate]) -> None:
         """Raise for the first place that a user asked for and that can run nothing here."""
@@ -238,6 +238,7 @@ class Runtime:
             self.check_names()
             candidates = self.candidates(op)
             self.check(op, candidates)
+            orders.check_pinned(op, candidates, self.landscape)
             board = self.board(op)
             board.connect(board.make(candidates, self.mode))
             log.logger.debug("op %s: order %s", op.name, [c.entry.provider for c in candidates])
@@ -277,7 +278,7 @@ class Runtime:
 
     def check_wish(self, op: IrOp, wish: Wish) -> None:
         """Raise for the first provider of a wish that can run nothing here."""
-        wanted = orders.candidates(op, [wish], self.landscape, batch_invariant=self.environment.batch_invariant)
+        wanted = orders.candidates(op, [wish], self.landscape, self.policy)
         self.check(op, [c for c in wanted if c.entry.layer is wish.layer])
 
 

@@ -38,17 +38,19 @@ class Selection:
     def dispatch(self, op: IrOp, args: Sequence[Any]) -> IrOpImpl:
         """Return the implementation that runs a call in the current context."""
         candidates = self._checked(op)
-        told = self._runtime.environment
-        return dispatch.select(op.name, candidates, args, batch_invariant=told.batch_invariant, strict=told.strict)
+        policy = self._runtime.policy
+        return dispatch.select(op.name, candidates, args, batch_invariant=policy.batch_invariant, strict=policy.strict)
 
     def explain(self, op: IrOp, args: Sequence[Any] | None, *, compiling: bool) -> Explanation:
         """Return the verdict on every candidate in the current context."""
         self._runtime.load()
         candidates = self._runtime.candidates(op, self._runtime.current_wishes(op), compiling=compiling)
         named = {candidate.entry.provider for candidate in candidates}
-        others = [impl for provider, impl in op.impls.items() if provider not in named]
-        strict = self._runtime.environment.strict
-        return dispatch.explain(op.name, candidates, others, args, compiling=compiling, strict=strict)
+        policy = self._runtime.policy
+        others = [
+            (provider, orders.refuse(impl, policy)) for provider, impl in op.impls.items() if provider not in named
+        ]
+        return dispatch.explain(op.name, candidates, others, args, compiling=compiling, strict=policy.strict)
 
     def priority(self, op: IrOp) -> list[str]:
         """Return the providers that may be reached in the current context."""
@@ -80,7 +82,9 @@ class Selection:
         with self._runtime.lock:
             self._runtime.check_wish(op, wish)
             wishes = (*self._runtime.current_wishes(op), wish)
-            chains = board.make(self._runtime.candidates(op, wishes), self._runtime.mode)
+            candidates = self._runtime.candidates(op, wishes)
+            orders.check_pinned(op, candidates, self._runtime.landscape)
+            chains = board.make(candidates, self._runtime.mode)
             scope = Scope(wishes, chains, board.scope.get())
             if not board.warmed:
                 self._runtime.warm(op)

@@ -13,6 +13,9 @@ from vllm_ir.errors import BadValue
 NO_REASON: Final = "supports_args returned False"
 """The reason of a predicate that gives none."""
 
+UNLISTED: Final = "no priority list names it"
+"""The reason of a provider that no layer put into the order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:

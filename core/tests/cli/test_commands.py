@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vllm_ir.cli.commands import denied_by
+from vllm_ir.environment import Environment
 from vllm_ir.plugins.distributions import EntryPoint, Installed
-from vllm_ir.plugins.policy import Policy
+from vllm_ir.policy import Policy
+from vllm_ir.settings import Settings
 
 if TYPE_CHECKING:
     from core.tests.cli.conftest import Site
@@ -54,24 +56,39 @@ def test_a_denied_distribution_is_never_loaded(site: Site) -> None:
     site.add_verb("greet", "dist-greet", BOMB)
     done = site.run("greet", VLLM_IR_PROVIDERS_DISABLED="Dist.Greet")
     assert done.returncode == 2
-    assert "VLLM_IR_PROVIDERS_DISABLED denies" in done.stderr
+    assert "which is denied by VLLM_IR_PROVIDERS_DISABLED" in done.stderr
     help_text = site.run("--help", VLLM_IR_PROVIDERS_DISABLED="dist-greet").stdout
     assert "denied by VLLM_IR_PROVIDERS_DISABLED" in help_text
+
+
+def test_a_distribution_that_a_policy_file_denies_is_never_loaded(site: Site) -> None:
+    """The file is named where the variable would be."""
+    site.add_verb("greet", "dist-greet", BOMB)
+    policy = site.folder / "policy.toml"
+    policy.write_text('deny = ["dist-greet"]', encoding="utf-8")
+    done = site.run("greet", VLLM_IR_POLICY=str(policy))
+    assert done.returncode == 2
+    assert f"which is denied by deny in {policy}" in done.stderr
+
+
+def policy(**variables: str) -> Policy:
+    """Return what variables say."""
+    return Policy.read(Environment.read(variables), Settings())
 
 
 def test_lists_of_providers_do_not_reach_a_host() -> None:
     """A distribution that brings no provider is denied by its own name alone."""
     host = Installed("a-host", "1.0", "", (), (EntryPoint("run", "a_host", "main"),), ())
-    assert denied_by(host, Policy(allowed=(), denied=("*",))) is None
-    assert denied_by(host, Policy(denied=("A_Host",))) == "VLLM_IR_PROVIDERS_DISABLED"
+    assert denied_by(host, policy(VLLM_IR_PROVIDERS="", VLLM_IR_PROVIDERS_DISABLED="*")) is None
+    assert denied_by(host, policy(VLLM_IR_PROVIDERS_DISABLED="A_Host")) == "VLLM_IR_PROVIDERS_DISABLED"
 
 
 def test_a_distribution_is_denied_when_all_its_providers_are() -> None:
     """A verb beside a provider follows the provider's fate."""
     one = Installed("a-kit", "1.0", "", (EntryPoint("kit", "a_kit", None),), (EntryPoint("new", "a_kit", "main"),), ())
     assert denied_by(one, Policy()) is None
-    assert denied_by(one, Policy(denied=("kit",))) == "VLLM_IR_PROVIDERS_DISABLED"
-    assert denied_by(one, Policy(allowed=("other",))) == "VLLM_IR_PROVIDERS"
+    assert denied_by(one, policy(VLLM_IR_PROVIDERS_DISABLED="kit")) == "VLLM_IR_PROVIDERS_DISABLED"
+    assert denied_by(one, policy(VLLM_IR_PROVIDERS="other")) == "VLLM_IR_PROVIDERS"
 
 
 def test_a_verb_that_cannot_be_imported_says_which_distribution(site: Site) -> None:

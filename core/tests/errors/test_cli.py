@@ -40,7 +40,7 @@ CASES = [
     ),
     (
         DeniedVerb(verb="run", distribution="a", variable="V"),
-        "Verb 'run' comes from a, which V denies, so it was not loaded. Take a out of V to use it.",
+        "Verb 'run' comes from a, which is denied by V, so it was not loaded. Change V to use it.",
     ),
     (
         BrokenVerb(verb="run", distribution="a", value="a:main", cause="ImportError: no"),

@@ -116,7 +116,10 @@ def test_any_text_is_a_platform_or_an_error_of_that_kind(text: str) -> None:
 @pytest.mark.parametrize(
     ("platform", "name"),
     [
-        (Platform(name="cuda", device_type="cuda", devices=[Device("H100", (9, 0)), Device("A100", (8, 0))]), "cuda:9.0"),
+        (
+            Platform(name="cuda", device_type="cuda", devices=[Device("H100", (9, 0)), Device("A100", (8, 0))]),
+            "cuda:9.0",
+        ),
         (Platform(name="rocm", device_type="cuda", devices=[Device("MI300X", gfx="gfx942")]), "rocm:gfx942"),
         (Platform(name="cuda", device_type="cuda"), "cuda"),
         (Platform(name="cpu", device_type="cpu", devices=[Device("Some CPU")]), "cpu"),

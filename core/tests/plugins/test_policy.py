@@ -1,98 +1,76 @@
-"""The operator's lists: what they let load, over many lists."""
+"""The operator's lists held against what is installed: which names are errors, and which are doubted."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vllm_ir.environment import Environment
 from vllm_ir.errors import ConfigurationError, UnknownAllowed
-from vllm_ir.plugins.policy import Policy
+from vllm_ir.plugins.policy import Policy, check, doubts
+from vllm_ir.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KNOWN = ("triton", "vllm-ir-provider-triton", "vllm_c", "vllm-ir-provider-vllm-c", "native", "vllm-ir")
-LISTS = st.lists(st.sampled_from([*KNOWN, "Vllm-C", "VLLM_IR_provider.triton", "*", "other"]), max_size=4).map(tuple)
+OPS = ("rms_norm", "silu_and_mul")
+LISTS = st.lists(st.sampled_from([*KNOWN, "Vllm-C", "triton:rms_norm", "*", "other", "other:rms_norm"]), max_size=4)
 
 
-def names(provider: str, distribution: str) -> set[str]:
-    """Return every way to name a provider, in one spelling."""
-    return {provider.replace("_", "-"), distribution, "*"}
+def policy(settings: Settings | None = None, **variables: str) -> Policy:
+    """Return what variables and a file say."""
+    return Policy.read(Environment.read(variables), settings or Settings())
 
 
-def spelt(listed: tuple[str, ...]) -> set[str]:
-    """Return names in one spelling."""
-    return {name.lower().replace("_", "-").replace(".", "-") for name in listed}
-
-
-@given(allowed=st.none() | LISTS, denied=LISTS, provider=st.sampled_from(["triton", "vllm_c"]))
-def test_denying_wins_and_either_name_counts(
-    allowed: tuple[str, ...] | None, denied: tuple[str, ...], provider: str
-) -> None:
-    """A provider loads when nothing denies it and, if there is an allow list, something in it names it."""
-    distribution = f"vllm-ir-provider-{provider.replace('_', '-')}"
-    ways = names(provider, distribution)
-    wanted = not (spelt(denied) & ways) and (allowed is None or bool(spelt(allowed) & ways))
-    refusal = Policy(allowed, denied).refuse(provider, distribution)
-    assert (refusal is None) == wanted
-    if refusal is not None:
-        assert refusal.allows == (not spelt(denied) & ways)
-
-
-@given(allowed=st.none() | LISTS, denied=LISTS)
-def test_native_is_never_refused(allowed: tuple[str, ...] | None, denied: tuple[str, ...]) -> None:
-    """Without its fallback nothing would run."""
-    assert Policy(allowed, denied).refuse("native", "vllm-ir") is None
-
-
-@given(allowed=LISTS)
-def test_an_unknown_allowed_name_is_an_error(allowed: tuple[str, ...]) -> None:
+@given(LISTS)
+def test_an_unknown_allowed_name_is_an_error(allowed: list[str]) -> None:
     """Exactly the lists with a name that nothing has are refused."""
-    policy = Policy(allowed)
-    if "other" in allowed:
+    asked = policy(VLLM_IR_PROVIDERS=",".join(allowed))
+    strangers = [name for name in allowed if name.startswith("other")]
+    if strangers:
         with pytest.raises(UnknownAllowed) as caught:
-            policy.check(KNOWN)
-        assert (caught.value.name, caught.value.variable) == ("other", "VLLM_IR_PROVIDERS")
+            check(asked, KNOWN)
+        assert (caught.value.name, caught.value.variable) == (strangers[0], "VLLM_IR_PROVIDERS")
     else:
-        policy.check(KNOWN)
+        check(asked, KNOWN)
 
 
 def test_the_error_suggests_what_was_meant() -> None:
     """A misspelling is told with the names there are, and what to do."""
     with pytest.raises(ConfigurationError, match=r"Did you mean 'triton'.*Install it, or take it out"):
-        Policy(("tritn",)).check(KNOWN)
+        check(policy(VLLM_IR_PROVIDERS="tritn"), KNOWN)
+
+
+def test_a_file_may_allow_what_is_installed_elsewhere(tmp_path: Path) -> None:
+    """One file serves a fleet; what looks like a mistake in it is doubted."""
+    asked = policy(Settings(tmp_path / "policy.toml", allow=("something_else", "tritn")))
+    check(asked, KNOWN)
+    (doubt,) = doubts(asked, KNOWN, OPS)
+    assert doubt == (
+        f"allow in {tmp_path / 'policy.toml'} names 'tritn', which nothing here has. Did you mean 'triton'?"
+    )
 
 
 def test_only_a_denied_name_that_looks_like_a_mistake_is_doubted() -> None:
     """A deny list may name what other machines have installed."""
-    assert Policy(denied=("something_else", "triton", "*")).doubts(KNOWN) == ()
-    (doubt,) = Policy(denied=("tritn",)).doubts(KNOWN)
-    assert "VLLM_IR_PROVIDERS_DISABLED names 'tritn'" in doubt
-    assert "'triton'" in doubt
+    assert doubts(policy(VLLM_IR_PROVIDERS_DISABLED="something_else,triton,*,triton:rms_norm"), KNOWN, OPS) == ()
+    (doubt,) = doubts(policy(VLLM_IR_PROVIDERS_DISABLED="tritn"), KNOWN, OPS)
+    assert doubt == "VLLM_IR_PROVIDERS_DISABLED names 'tritn', which nothing here has. Did you mean 'triton'?"
 
 
-@pytest.mark.parametrize(
-    ("variables", "policy"),
-    [
-        ({}, Policy(None, ())),
-        ({"VLLM_IR_PROVIDERS": ""}, Policy((), ())),
-        ({"VLLM_IR_PROVIDERS": " a , b ,a,"}, Policy(("a", "b"), ())),
-        ({"VLLM_IR_PROVIDERS_DISABLED": " * "}, Policy(None, ("*",))),
-    ],
-)
-def test_the_variables_are_read_as_the_page_says(variables: dict[str, str], policy: Policy) -> None:
-    """Unset is all, empty is none, spaces are stripped, repetitions kept once."""
-    assert Policy.read(Environment.read(variables)) == policy
+def test_an_op_that_looks_like_a_mistake_is_doubted() -> None:
+    """A rule about an op that nobody has would deny nothing."""
+    (doubt,) = doubts(policy(VLLM_IR_PROVIDERS_DISABLED="triton:rms_nrom,triton:an_op_of_elsewhere"), KNOWN, OPS)
+    assert doubt == (
+        "VLLM_IR_PROVIDERS_DISABLED names 'triton:rms_nrom', and no installed provider has an op 'rms_nrom'."
+        " Did you mean 'rms_norm'?"
+    )
 
 
-@pytest.mark.parametrize(
-    ("policy", "said"),
-    [
-        (Policy(denied=("a", "triton")), "VLLM_IR_PROVIDERS_DISABLED='a,triton' denies it"),
-        (Policy(allowed=()), "VLLM_IR_PROVIDERS='' does not list it"),
-    ],
-)
-def test_the_refusal_says_which_list_it_was(policy: Policy, said: str) -> None:
-    """The operator finds the variable and its value in the reason."""
-    refusal = policy.refuse("triton", "vllm-ir-provider-triton")
-    assert refusal is not None
-    assert said in str(refusal)
-    assert not refusal.fault
+def test_a_variable_that_denies_native_is_doubted() -> None:
+    """It always stays, and the operator is told."""
+    (doubt,) = doubts(policy(VLLM_IR_PROVIDERS_DISABLED="native"), KNOWN, OPS)
+    assert "native is what every op means and always stays" in doubt

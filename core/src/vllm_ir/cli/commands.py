@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from vllm_ir.environment import Environment
 from vllm_ir.errors import BrokenVerb, DeniedVerb, DuplicateVerb
-from vllm_ir.plugins.distributions import normalise, scan
-from vllm_ir.plugins.policy import DENY, Policy
+from vllm_ir.plugins.distributions import scan
+from vllm_ir.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,16 +31,17 @@ def find() -> dict[str, list[Installed]]:
 
 
 def denied_by(one: Installed, policy: Policy) -> str | None:
-    """Return the variable that denies a distribution, or None.
+    """Return the list that denies a distribution, in words, or None.
 
     A distribution is denied by its own name, or when every provider it brings is. One that brings none, such as a
     host, is no business of the lists of providers: `VLLM_IR_PROVIDERS_DISABLED='*' vllm-ir run` runs, on native.
     """
-    if normalise(one.name) in map(normalise, policy.denied):
-        return DENY
+    denies = policy.denies(one.name)
+    if denies is not None:
+        return denies
     refusals = [policy.refuse(entry_point.name, one.name) for entry_point in one.providers]
     first = refusals[0] if refusals and all(refusals) else None
-    return first.variable if first else None
+    return first.where if first else None
 
 
 def describe(found: Sequence[Installed]) -> str:
@@ -48,8 +49,8 @@ def describe(found: Sequence[Installed]) -> str:
     names = " and ".join(f"{one.name} {one.version}" for one in found)
     if len(found) > 1:
         return f"(brought by {names}: neither can be meant)"
-    variable = denied_by(found[0], Policy.read(Environment.read()))
-    return f"(from {names}, denied by {variable})" if variable else f"(from {names})"
+    denies = denied_by(found[0], Policy.read(Environment.read()))
+    return f"(from {names}, denied by {denies})" if denies else f"(from {names})"
 
 
 def load(verb: str, found: Sequence[Installed]) -> Verb:
@@ -67,9 +68,9 @@ def load(verb: str, found: Sequence[Installed]) -> Verb:
     if len(found) > 1:
         raise DuplicateVerb(verb=verb, distributions=[one.name for one in found])
     (one,) = found
-    variable = denied_by(one, Policy.read(Environment.read()))
-    if variable:
-        raise DeniedVerb(verb=verb, distribution=one.name, variable=variable)
+    denies = denied_by(one, Policy.read(Environment.read()))
+    if denies:
+        raise DeniedVerb(verb=verb, distribution=one.name, variable=denies)
     entry_point = next(each for each in one.commands if each.name == verb)
     value = f"{entry_point.module}:{entry_point.attribute}"
     try:

@@ -8,23 +8,20 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from vllm_ir.cli import output
 from vllm_ir.cli.arguments import parse, realise
 from vllm_ir.cli.listing import describe_platform
 from vllm_ir.errors import ConfigurationError, TorchMissing
 from vllm_ir.priority import Layer, Wish, parse_arguments
-from vllm_ir.verdict import Verdict
+from vllm_ir.verdict import UNLISTED, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from vllm_ir.plugins.records import ProviderRecord
     from vllm_ir.verdict import Explanation
-
-UNLISTED: Final = "no priority list names it"
-"""The reason of a provider that no layer put into the order."""
 
 
 @dataclass(frozen=True, slots=True)

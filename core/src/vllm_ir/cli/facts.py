@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ir.cli import output
 from vllm_ir.cli.meaning import read_meaning
-from vllm_ir.platforms import detect
+from vllm_ir.errors import UnknownPlatform
+from vllm_ir.platforms import detect, named_platform
 from vllm_ir.plugins.forecast import declared_ops
-from vllm_ir.plugins.static import survey
+from vllm_ir.plugins.static import brought_platforms, survey
 from vllm_ir.preferences import Preferences
 
 if TYPE_CHECKING:
+    from vllm_ir.platforms import Platform
     from vllm_ir.plugins.manifest import OpManifest, ProviderManifest
     from vllm_ir.plugins.records import DistributionRecord, ProviderRecord
     from vllm_ir.plugins.static import Survey
@@ -27,13 +29,33 @@ def preferences() -> Preferences:
     return Preferences()
 
 
-def survey_here(*, quiet: bool = False) -> Survey:
-    """Return what is installed, judged for this machine, after any doubts about the operator's lists on stderr.
+def asked_platform(text: str | None) -> Platform:
+    """Return the platform of a name, or this machine's where none is named.
+
+    Raises:
+        UnknownPlatform: neither the core nor an installed distribution has one of that name.
+    """
+    if text is None:
+        return detect()
+    try:
+        return named_platform(text)
+    except UnknownPlatform:
+        return named_platform(text, out_of_tree=brought_platforms())
+
+
+def survey_here(platform: str | None = None, *, quiet: bool = False) -> Survey:
+    """Return what is installed, judged for a machine, after any doubts about the operator's lists on stderr.
 
     Args:
+        platform: the name of the machine's platform; this machine when None.
         quiet: leave the doubts to the caller.
+
+    Raises:
+        UnknownPlatform: no platform has that name.
+        UnknownAllowed, MalformedSettings, MalformedVariable: the operator's lists cannot be followed.
     """
-    found = survey(preferences().environment, detect())
+    asked = asked_platform(platform)
+    found = survey(preferences().environment, asked, policy=preferences().policy)
     for doubt in () if quiet else found.doubts:
         output.complain(doubt)
     return found

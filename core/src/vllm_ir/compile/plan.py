@@ -77,15 +77,15 @@ class Plan:
                     wishes = (*wishes, extra[op.name])
                 orders[op.name] = state.candidates(op, wishes, compiling=True)
                 state.check(op, orders[op.name])
-            told, brought = state.environment, state.landscape.passes
+            policy, brought = state.policy, state.landscape.passes
         own = tuple(passes)
         plan = cls(
             ops=ops,
             orders=orders,
             passes=(*own, *(each for _, each in brought)),
             bringers=(*(None for _ in own), *(distribution for distribution, _ in brought)),
-            batch_invariant=told.batch_invariant,
-            strict=told.strict,
+            batch_invariant=policy.batch_invariant,
+            strict=policy.strict,
             exact=exact,
         )
         object.__setattr__(plan, "digest", plan._digest(fingerprint.device_architecture(state.platform)))

@@ -45,8 +45,8 @@ class DeniedVerb(ConfigurationError):
     def __init__(self, *, verb: str, distribution: str, variable: str) -> None:
         self.verb, self.distribution, self.variable = verb, distribution, variable
         super().__init__(
-            f"Verb {verb!r} comes from {distribution}, which {variable} denies, so it was not loaded."
-            f" Take {distribution} out of {variable} to use it.",
+            f"Verb {verb!r} comes from {distribution}, which is denied by {variable}, so it was not loaded."
+            f" Change {variable} to use it.",
             verb=verb,
             distribution=distribution,
             variable=variable,

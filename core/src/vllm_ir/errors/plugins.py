@@ -109,14 +109,17 @@ class WrongPlatform(ProviderError):
     kind: ClassVar[str] = "wrong platform"
     fault: ClassVar[bool] = False
 
-    def __init__(self, *, distribution: str, provider: str, wanted: str, got: str) -> None:
+    def __init__(self, *, distribution: str, provider: str, wanted: str, got: str, named: bool = False) -> None:
         self.distribution, self.provider, self.wanted, self.got = distribution, provider, wanted, got
+        self.named = named
+        asked = "the platform asked about" if named else "this machine"
         super().__init__(
-            f"Provider {provider!r} of {distribution} is for {wanted}; this machine is {got}.",
+            f"Provider {provider!r} of {distribution} is for {wanted}; {asked} is {got}.",
             distribution=distribution,
             provider=provider,
             wanted=wanted,
             got=got,
+            named=named,
         )
 
 
@@ -205,20 +208,43 @@ class BadEntryPoint(ProviderError):
 
 
 class DeniedByPolicy(ProviderError):
-    """A provider that the operator's lists leave out."""
+    """A provider that the operator's lists leave out, for one op or for all."""
 
     kind: ClassVar[str] = "denied by policy"
     fault: ClassVar[bool] = False
 
-    def __init__(self, *, distribution: str, provider: str, variable: str, value: str, allows: bool) -> None:
-        self.distribution, self.provider = distribution, provider
-        self.variable, self.value, self.allows = variable, value, allows
-        how = "does not list it" if allows else "denies it"
+    def __init__(
+        self,
+        *,
+        distribution: str | None,
+        provider: str,
+        variable: str,
+        value: str,
+        allows: bool,
+        file: str | None = None,
+        op: str | None = None,
+    ) -> None:
+        self.distribution, self.provider, self.op = distribution, provider, op
+        self.variable, self.value, self.allows, self.file = variable, value, allows, file
+        who = f"Provider {provider!r}{f' of {distribution}' if distribution else ''}"
+        what = f" for op {op!r}" if op else ""
         super().__init__(
-            f"Provider {provider!r} of {distribution} is denied: {variable}={value!r} {how}.",
+            f"{who} is denied{what}: {self.list} {'does not list it' if allows else 'denies it'}.",
             distribution=distribution,
             provider=provider,
             variable=variable,
             value=value,
             allows=allows,
+            file=file,
+            op=op,
         )
+
+    @property
+    def list(self) -> str:
+        """The list that leaves it out, and what is in it."""
+        return f"{self.variable} = {self.value!r} in {self.file}" if self.file else f"{self.variable}={self.value!r}"
+
+    @property
+    def where(self) -> str:
+        """The list that leaves it out, by its name."""
+        return f"{self.variable} in {self.file}" if self.file else self.variable

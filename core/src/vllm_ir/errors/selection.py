@@ -17,7 +17,9 @@ class NoImplementation(SelectionError):
         self.op, self.refusals, self.batch_invariant = op, tuple(refusals), batch_invariant
         why = "; ".join(f"{provider}: {reason}" for provider, reason in refusals) or "there is no candidate"
         mode = (
-            " VLLM_BATCH_INVARIANT=1 admits only implementations declared batch-invariant." if batch_invariant else ""
+            " Batch invariance is asked for: only implementations declared batch-invariant are admitted."
+            if batch_invariant
+            else ""
         )
         super().__init__(
             f"No implementation of op {op!r} may run: {why}.{mode} Install a provider that can, or change the"
@@ -35,7 +37,8 @@ class RefusedArguments(SelectionError):
         self.op, self.provider, self.reason, self.layer = op, provider, reason, layer
         super().__init__(
             f"Provider {provider!r}, named for op {op!r} by {layer}, refused the call: {reason}."
-            " Strict mode does not fall back; unset VLLM_IR_STRICT to let the next provider take it.",
+            " Strict mode does not fall back; unset VLLM_IR_STRICT, or strict in the file that sets it, to let the next"
+            " provider take it.",
             op=op,
             provider=provider,
             reason=reason,
@@ -50,7 +53,7 @@ class PredicateFailed(SelectionError):
         self.op, self.provider, self.reason = op, provider, reason
         super().__init__(
             f"supports_args of op {op!r} by provider {provider!r} gave no verdict: {reason}."
-            " Return a bool or Unsupported(sentence); unset VLLM_IR_STRICT to skip the provider.",
+            " Return a bool or Unsupported(sentence); without strict mode the provider is skipped.",
             op=op,
             provider=provider,
             reason=reason,

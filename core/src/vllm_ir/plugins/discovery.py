@@ -17,7 +17,7 @@ from vllm_ir.names import NATIVE
 from vllm_ir.plugins import loading
 from vllm_ir.plugins.distributions import scan
 from vllm_ir.plugins.outcome import conclude
-from vllm_ir.plugins.policy import DENY
+from vllm_ir.plugins.policy import DENY, Policy
 from vllm_ir.plugins.static import survey
 from vllm_ir.plugins.summary import summarise
 
@@ -47,16 +47,18 @@ def discover(
     finished: Finished | None = None,
     *,
     stop: bool = True,
+    policy: Policy | None = None,
 ) -> Discovery:
     """Load every distribution that may load, and return what came of each.
 
     Args:
-        environment: the operator's lists.
+        environment: the operator's variables.
         platform: the machine as it can be seen without loading anything.
         installed: the distributions; default: those on the path.
         libraries: the libraries that providers may require; default: those on the path.
         finished: what an earlier attempt has loaded, which stays; what this one loads is added.
         stop: raise for what two distributions claim; otherwise it fails in both, and the rest is loaded.
+        policy: who may run what; default: what the variables and the files say.
 
     Raises:
         UnknownAllowed: the allow list names what is not installed.
@@ -65,7 +67,8 @@ def discover(
     """
     finished = {} if finished is None else finished
     installed = scan() if installed is None else installed
-    first = survey(environment, platform, installed, libraries)
+    policy = Policy.read(environment) if policy is None else policy
+    first = survey(environment, platform, installed, libraries, policy=policy)
     conflicts: list[DistributionConflict] = list(first.conflicts)
     if conflicts and stop:
         raise conflicts[0]
@@ -80,7 +83,7 @@ def discover(
         failures.update(dict.fromkeys(answers, conflict))
         answers = {}
     brought = next(iter(answers.values()), None)
-    final = survey(environment, brought or platform, installed, libraries, platform_known=True)
+    final = survey(environment, brought or platform, installed, libraries, platform_known=True, policy=policy)
     undecided = {record.name: record for record in first.distributions}
     broken = {name: loading.failed(undecided[name], error) for name, error in failures.items()}
     outcome = _load(final, sessions, broken, finished)
@@ -210,9 +213,10 @@ def _load_into_runtime(*, stop: bool = True) -> Discovery:
     from vllm_ir import ops  # noqa: F401 - the core's own ops are registered before anybody implements them
 
     state = runtime.current()
-    found = discover(state.environment, state.platform, finished=state.discovery.finished, stop=stop)
-    file = state.settings.file
-    found = replace(found, summary=summarise(found.distributions, str(file) if file is not None else None))
+    policy, file = state.policy, state.preferences.settings.file
+    found = discover(state.environment, state.platform, finished=state.discovery.finished, stop=stop, policy=policy)
+    settings = str(file) if file is not None else None
+    found = replace(found, summary=summarise(found.distributions, settings, policy.files))
     state.adopt(found.landscape)
     for doubt in found.doubts if stop else ():
         logger.warning("%s", doubt)

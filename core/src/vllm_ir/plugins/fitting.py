@@ -31,7 +31,7 @@ def unmet(needs: Mapping[str, Need], platform: Platform) -> str | None:
     for index, device in enumerate(platform.devices):
         if not _fits(need, device):
             what = device.gfx or (".".join(map(str, device.capability)) if device.capability else "of unknown kind")
-            return f"{platform.name} {what} (device {index}, {device.name})"
+            return f"{platform.name} {what}" + ("" if platform.named else f" (device {index}, {device.name})")
     return None
 
 

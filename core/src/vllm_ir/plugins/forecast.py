@@ -11,21 +11,24 @@ from typing import TYPE_CHECKING, Final
 from vllm_ir.errors import ProviderLacksOp, UnknownOp, UnknownProvider, UnusableProvider
 from vllm_ir.landscape import Landscape
 from vllm_ir.names import NATIVE
-from vllm_ir.orders import NOT_INVARIANT
 from vllm_ir.plugins.defaults import Standing, of_distributions
 from vllm_ir.priority import Layer, merge
-from vllm_ir.verdict import Explanation, Verdict
+from vllm_ir.verdict import UNLISTED, Explanation, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from vllm_ir.errors import ConfigurationError
     from vllm_ir.plugins.static import Survey
+    from vllm_ir.policy import Policy
     from vllm_ir.preferences import Preferences
     from vllm_ir.priority import Entry
 
 UNASKED: Final = "as far as files tell; the arguments are judged at run time"
 """What is said of a provider whose predicate has not been asked."""
+
+AT_RUN_TIME: Final = "a hook decides at run time whether a list names it"
+"""The reason of a provider that no list names as far as files tell, and that its distribution may still put in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def forecast(op: str, found: Survey, preferences: Preferences, *, compiling: boo
         op,
         found,
         Standing.of(found.distributions),
-        batch_invariant=preferences.environment.batch_invariant,
+        preferences.policy,
     )
     problems: list[ConfigurationError] = list(found.conflicts)
     problems += [
@@ -88,23 +91,28 @@ def forecast(op: str, found: Survey, preferences: Preferences, *, compiling: boo
     # What was typed comes first: a run reads it before it loads anything.
     problems.sort(key=lambda problem: getattr(problem, "layer", None) != Layer.COMMAND_LINE.label)
     explanation = Explanation(op, compiling, judge.verdicts(entries))
-    return Forecast(explanation, _doubts(found), problems[0] if problems else None)
+    return Forecast(explanation, tuple(_doubts(op, found)), problems[0] if problems else None)
 
 
-def _doubts(found: Survey) -> tuple[str, ...]:
-    """Return a sentence for each distribution that decides at run time what files cannot tell."""
-    doubts = []
+def _doubts(op: str, found: Survey) -> Iterator[str]:
+    """Yield a sentence for each thing about an op that files cannot tell."""
+    platform = found.platform
+    there = "on the machine itself" if platform.named else "here"
     for record in found.distributions:
         if record.failure or not record.manifest:
             continue
-        if record.manifest.defaults_at_run_time:
-            doubts.append(f"{record.name} decides its default order at run time; leave --static out to see it.")
-        if record.manifest.platform:
-            doubts.append(
-                f"{record.name} brings platform {record.manifest.platform!r}; only loading tells whether this machine"
+        mine = [each for each in record.providers if each.usable and op in each.ops]
+        if mine and record.manifest.defaults_at_run_time:
+            yield f"{record.name} decides its default order at run time; ask {there} without --static to see it."
+        brings = record.manifest.platform
+        if brings and platform.name == brings:
+            yield f"{record.name} brings platform {brings!r}; only its code tells in which order it wants providers."
+        elif brings and not platform.named:
+            yield (
+                f"{record.name} brings platform {brings!r}; only loading tells whether this machine"
                 " is one, and in which order it wants providers."
             )
-    return tuple(doubts)
+        yield from (f"{each.name}: {each.note}" for each in mine if each.note and platform.named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +123,13 @@ class _Judge:
         op: its name.
         found: what is installed.
         standing: who can stand in an order.
-        batch_invariant: whether only batch-invariant implementations are admitted.
+        policy: who may run what.
     """
 
     op: str
     found: Survey
     standing: Standing
-    batch_invariant: bool
+    policy: Policy
 
     def refuse(self, provider: str) -> str | None:
         """Return why a provider cannot run the op, or None where it may."""
@@ -130,7 +138,7 @@ class _Judge:
             return reason
         record = self.standing.providers.get(provider)
         said = record.manifest.ops.get(self.op) if record and record.manifest else None
-        return NOT_INVARIANT if self.batch_invariant and not (said and said.batch_invariant) else None
+        return self.policy.refuse_variant(batch_invariant=bool(said and said.batch_invariant))
 
     def verdicts(self, entries: Sequence[Entry]) -> tuple[Verdict, ...]:
         """Return the verdict on every place of the order, and on every provider of the op that has none."""
@@ -149,11 +157,13 @@ class _Judge:
                 verdicts.append(Verdict(entry.provider, entry.source, accepted=True, reason=unasked, selected=first))
                 taken = entry.provider
         named = {entry.provider for entry in entries}
-        for record in self.found.providers:
-            if record.name not in named and record.manifest and self.op in record.manifest.ops:
-                named.add(record.name)
-                reason = self.refuse(record.name) or "no priority list names it"
-                verdicts.append(Verdict(record.name, "", accepted=False, reason=reason))
+        for distribution in self.found.distributions:
+            at_run_time = distribution.manifest is not None and distribution.manifest.defaults_at_run_time
+            for record in distribution.providers:
+                if record.name not in named and record.manifest and self.op in record.manifest.ops:
+                    named.add(record.name)
+                    reason = self.refuse(record.name) or (AT_RUN_TIME if at_run_time else UNLISTED)
+                    verdicts.append(Verdict(record.name, "", accepted=False, reason=reason))
         return tuple(verdicts)
 
     def problem(self, entry: Entry) -> ConfigurationError | None:

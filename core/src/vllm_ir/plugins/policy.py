@@ -1,89 +1,72 @@
-"""The operator's two lists: which providers may load. A name is a provider's or a distribution's; denying wins."""
+"""The operator's lists held against what is installed: a name that nothing has is a mistake, or looks like one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from vllm_ir.errors import DeniedByPolicy, UnknownAllowed, did_you_mean
-from vllm_ir.names import NATIVE
-from vllm_ir.plugins.distributions import normalise
+from vllm_ir.errors import UnknownAllowed, did_you_mean
+from vllm_ir.names import NATIVE, normalise
+from vllm_ir.policy import ALL, ALLOW, DENY, Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from vllm_ir.environment import Environment
+    from vllm_ir.policy import Rule
 
-ALLOW: Final = "VLLM_IR_PROVIDERS"
-"""Variable with the allow list."""
-
-DENY: Final = "VLLM_IR_PROVIDERS_DISABLED"
-"""Variable with the deny list."""
-
-ALL: Final = "*"
-"""What stands for every provider in either list."""
+__all__ = ["ALL", "ALLOW", "DENY", "Policy", "check", "doubts"]
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What may load.
+def check(policy: Policy, known: Iterable[str]) -> None:
+    """Refuse an allow list of the variables with a name that nothing here has.
+
+    A file may allow what other machines of a fleet have, so there an unknown name is only doubted.
 
     Args:
-        allowed: the allow list; None allows all, an empty one none.
-        denied: the deny list.
+        policy: the operator's lists.
+        known: names of all installed providers and of the distributions that bring them.
+
+    Raises:
+        UnknownAllowed: a name is neither.
     """
+    names = list(dict.fromkeys(known))
+    legal = _legal(names)
+    for source in policy.sources:
+        for rule in (source.allow or ()) if source.file is None else ():
+            if rule.name not in legal:
+                raise UnknownAllowed(variable=ALLOW, name=rule.text, known=names)
 
-    allowed: tuple[str, ...] | None = None
-    denied: tuple[str, ...] = ()
 
-    @classmethod
-    def read(cls, environment: Environment) -> Policy:
-        """Return what the variables say."""
-        return cls(allowed=environment.providers, denied=environment.disabled)
+def doubts(policy: Policy, known: Iterable[str], ops: Iterable[str]) -> tuple[str, ...]:
+    """Return a sentence for each entry that says nothing here and looks like a mistake.
 
-    def refuse(self, provider: str, distribution: str) -> DeniedByPolicy | None:
-        """Return why a provider may not load, or None where it may; `native` always may."""
-        if provider == NATIVE:
-            return None
-        names = {normalise(provider), normalise(distribution), ALL}
-        if any(normalise(name) in names for name in self.denied):
-            variable, listed, allows = DENY, self.denied, False
-        elif self.allowed is not None and not any(normalise(name) in names for name in self.allowed):
-            variable, listed, allows = ALLOW, self.allowed, True
-        else:
-            return None
-        return DeniedByPolicy(
-            distribution=distribution,
-            provider=provider,
-            variable=variable,
-            value=",".join(listed),
-            allows=allows,
-        )
+    A list may well name what is installed elsewhere, so an unknown name alone is no mistake.
 
-    def check(self, known: Iterable[str]) -> None:
-        """Refuse an allow list with a name that nothing here has.
+    Args:
+        policy: the operator's lists.
+        known: names of all installed providers and of the distributions that bring them.
+        ops: names of all ops that a manifest names.
+    """
+    names, ops = list(dict.fromkeys(known)), list(ops)
+    legal = _legal(names)
+    return tuple(
+        sentence
+        for source in policy.sources
+        for place, rule in source.rules
+        for sentence in _doubts(place, rule, names, legal, ops)
+    )
 
-        Args:
-            known: names of all installed providers and of the distributions that bring them.
 
-        Raises:
-            UnknownAllowed: a name is neither.
-        """
-        names = list(dict.fromkeys(known))
-        legal = {normalise(name) for name in names} | {ALL, NATIVE}
-        for name in self.allowed or ():
-            if normalise(name) not in legal:
-                raise UnknownAllowed(variable=ALLOW, name=name, known=names)
+def _doubts(place: str, rule: Rule, names: list[str], legal: set[str], ops: list[str]) -> Iterator[str]:
+    """Yield what is doubtful about one entry."""
+    written = rule.text.partition(":")[0].strip()
+    if rule.name == NATIVE and place == DENY:
+        yield f"{place} names {rule.text!r}, but native is what every op means and always stays."
+    elif rule.name not in legal and (suggestion := did_you_mean(written, names)):
+        yield f"{place} names {written!r}, which nothing here has.{suggestion}"
+    if rule.op is not None and rule.op not in ops and (suggestion := did_you_mean(rule.op, ops)):
+        yield f"{place} names {rule.text!r}, and no installed provider has an op {rule.op!r}.{suggestion}"
 
-    def doubts(self, known: Iterable[str]) -> tuple[str, ...]:
-        """Return a sentence for each denied name that nothing has but that is close to one that is there.
 
-        A deny list may well name what is installed elsewhere, so an unknown name alone is no mistake.
-        """
-        names = list(dict.fromkeys(known))
-        legal = {normalise(name) for name in names} | {ALL, NATIVE}
-        return tuple(
-            f"{DENY} names {name!r}, which nothing here has.{suggestion}"
-            for name in self.denied
-            if normalise(name) not in legal and (suggestion := did_you_mean(name, names))
-        )
+def _legal(names: Iterable[str]) -> set[str]:
+    """Return the names that mean something here."""
+    return {normalise(name) for name in names} | {ALL, NATIVE}

@@ -66,7 +66,7 @@ def _one_by_one(found: dict[str, Any], timeout: float) -> dict[str, Any]:
             outcome.append(one)
             continue
         denied = ",".join(other["name"] for other in found["distributions"] if other["name"] != one["name"])
-        alone, end = _child({"VLLM_IR_PROVIDERS_DISABLED": ",".join([*policy.denied, denied])}, timeout)
+        alone, end = _child({"VLLM_IR_PROVIDERS_DISABLED": ",".join([*environment.disabled, denied])}, timeout)
         mine = next((each for each in (alone or {}).get("distributions", ()) if each["name"] == one["name"]), None)
         outcome.append(_claim(mine or _crashed(one, end or "it said nothing"), claimed))
     return {**found, "distributions": outcome, "doubts": list(files.doubts)}

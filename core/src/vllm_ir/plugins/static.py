@@ -13,14 +13,15 @@ from vllm_ir.errors import DeniedByPolicy, DuplicateProvider, WrongPlatform
 from vllm_ir.plugins import distributions
 from vllm_ir.plugins.description import describe, with_core
 from vllm_ir.plugins.fitting import in_words, unmet
-from vllm_ir.plugins.policy import DENY, Policy
+from vllm_ir.plugins.policy import DENY, Policy, check, doubts
 from vllm_ir.plugins.records import DistributionRecord, Failure, Found, ProviderRecord
 from vllm_ir.plugins.requirements import Libraries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from vllm_ir.environment import Environment
+    from vllm_ir.errors import MissingLibrary
     from vllm_ir.platforms import Platform
     from vllm_ir.plugins.distributions import Installed
     from vllm_ir.plugins.manifest import Need, ProviderManifest
@@ -50,45 +51,80 @@ def survey(
     libraries: Libraries | None = None,
     *,
     platform_known: bool = False,
+    policy: Policy | None = None,
 ) -> Survey:
     """Return a record of every distribution and provider, from files alone.
 
     Args:
-        environment: the operator's lists.
+        environment: the operator's variables.
         platform: the machine to judge for; it need not be this one.
         installed: the distributions; default: those on the path.
         libraries: the libraries that providers may require; default: those on the path.
         platform_known: whether `platform` is final; otherwise a provider for a platform that an installed distribution
-            brings stays undecided until that distribution has loaded.
+            brings stays undecided until that distribution has loaded. A platform that was named is.
+        policy: who may run what; default: what the variables say, the policy file and that of the working folder.
 
     Raises:
         UnknownAllowed: the allow list names what is not installed.
+        MalformedSettings: a file with a policy cannot be read.
     """
     installed = distributions.scan() if installed is None else installed
     libraries = libraries or Libraries()
     found = [describe(each) for each in with_core([each for each in installed if each.providers])]
     known = [name for record in found for name in (record.name, *(each.name for each in record.providers))]
-    policy = Policy.read(environment)
-    policy.check(known)
+    policy = Policy.read(environment) if policy is None else policy
+    check(policy, known)
+    ops = dict.fromkeys(op for record in found for op in _ops(record))
     found = [_apply_policy(record, policy) for record in found]
     conflicts = _conflicts(found)
-    judge = _Judge(platform, libraries, conflicts, frozenset() if platform_known else _brought(found) - {platform.name})
+    final = platform_known or platform.named
+    judge = _Judge(platform, libraries, conflicts, frozenset() if final else _brought(found) - {platform.name})
     return Survey(
-        platform, tuple(judge.judge(record) for record in found), tuple(conflicts.values()), policy.doubts(known)
+        platform,
+        tuple(judge.judge(record) for record in found),
+        tuple(conflicts.values()),
+        doubts(policy, known, ops),
     )
+
+
+def brought_platforms(installed: Sequence[Installed] | None = None) -> tuple[str, ...]:
+    """Return the names of the platforms that installed distributions bring, as their manifests say.
+
+    Args:
+        installed: the distributions; default: those on the path.
+    """
+    found = (describe(each) for each in (distributions.scan() if installed is None else installed) if each.providers)
+    return tuple(dict.fromkeys(each.manifest.platform for each in found if each.manifest and each.manifest.platform))
+
+
+def _ops(record: DistributionRecord) -> Iterator[str]:
+    """Yield every op that a manifest names."""
+    if record.manifest is not None:
+        yield from record.manifest.adds_ops
+        for provider in record.manifest.providers.values():
+            yield from provider.ops
 
 
 def _apply_policy(record: DistributionRecord, policy: Policy) -> DistributionRecord:
     """Deny what the operator denies; that is said of a provider before anything else that may be wrong with it."""
-    providers = tuple(
-        each.refuse(error) if (error := policy.refuse(each.name, record.name)) else each for each in record.providers
-    )
+    providers = tuple(_restrict(each, policy) for each in record.providers)
     failure = record.failure
-    refused = [each.failure for each in providers if policy.refuse(each.name, record.name)]
+    refused = [each.failure for each in providers if each.failure and each.failure.kind == DeniedByPolicy.kind]
     if len(refused) == len(providers):
         error = None if providers else policy.refuse(record.entry_point, record.name)
         failure = Failure.of(error) if error else (refused[0] if refused else failure)
     return replace(record, providers=providers, failure=failure)
+
+
+def _restrict(record: ProviderRecord, policy: Policy) -> ProviderRecord:
+    """Deny a provider, or those of its ops, that the operator denies; one without an op that it may run is denied."""
+    error = policy.refuse(record.name, record.distribution)
+    if error is not None:
+        return record.refuse(error)
+    refused = {op: each for op in record.ops if (each := policy.refuse(record.name, record.distribution, op))}
+    if refused and len(refused) == len(record.ops):
+        return record.refuse(next(iter(refused.values())))
+    return replace(record, refused_ops=tuple((op, str(each)) for op, each in refused.items()))
 
 
 def _conflicts(found: list[DistributionRecord]) -> dict[str, DuplicateProvider]:
@@ -147,22 +183,33 @@ class _Judge:
         manifest = record.manifest
         if manifest is None:
             return record
+        denied = dict(record.refused_ops)
         refused = {name: got for name in manifest.ops if (got := self._op(manifest, name)) is not None}
         if len(refused) == len(manifest.ops):
             return record.refuse(self._wrong_platform(record, manifest, next(iter(refused.values()))))
-        error = self.libraries.refuse(manifest.requires, record.name, record.distribution)
-        if error is not None:
-            return record.refuse(error)
-        waits = sorted(self.open_platforms & set(manifest.platforms))
+        asked = "the platform asked about" if self.platform.named else "this machine"
         reasons = {
-            name: f"it is for {in_words(manifest.platforms_of(name).values())}; this machine is {got}"
+            name: f"it is for {in_words(manifest.platforms_of(name).values())}; {asked} is {got}"
             for name, got in refused.items()
+            if name not in denied
         }
-        return replace(
-            record,
-            refused_ops=tuple(reasons.items()),
-            note=f"Only loading tells whether this machine is {' or '.join(waits)}." if waits else None,
-        )
+        if len(denied) + len(reasons) == len(manifest.ops):
+            reason = next(iter(denied.values()))
+            return record.fail(Failure(DeniedByPolicy.kind, reason, fault=False))
+        error = self.libraries.refuse(manifest.requires, record.name, record.distribution)
+        if error is not None and not self.platform.named:
+            return record.refuse(error)
+        return replace(record, refused_ops=(*denied.items(), *reasons.items()), note=self._note(manifest, error))
+
+    def _note(self, manifest: ProviderManifest, error: MissingLibrary | None) -> str | None:
+        """Return what files cannot tell of a provider that may run, or None where they tell all.
+
+        Which libraries another machine has is not known here, so what is missing on this one is no refusal there.
+        """
+        if error is not None:
+            return f"The machine that is asked about needs {error.library}{error.wanted} for it; here {error.got}."
+        waits = sorted(self.open_platforms & set(manifest.platforms))
+        return f"Only loading tells whether this machine is {' or '.join(waits)}." if waits else None
 
     def _op(self, manifest: ProviderManifest, name: str) -> str | None:
         """Return what this machine is, where one op cannot run on it."""
@@ -178,5 +225,9 @@ class _Judge:
         if self._unmet(needs) is None:  # only the ops' narrower needs leave it out
             needs = {need: each for name in manifest.ops for need, each in manifest.platforms_of(name).items()}
         return WrongPlatform(
-            distribution=record.distribution, provider=record.name, wanted=in_words(needs.values()), got=got
+            distribution=record.distribution,
+            provider=record.name,
+            wanted=in_words(needs.values()),
+            got=got,
+            named=self.platform.named,
         )

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 from vllm_ir.plugins import records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from vllm_ir.plugins.records import DistributionRecord
 
 
-def summarise(found: Iterable[DistributionRecord], settings: str | None = None) -> str:
+def summarise(found: Iterable[DistributionRecord], settings: str | None = None, policies: Sequence[str] = ()) -> str:
     """Return the line.
 
     Args:
         found: the distributions after loading.
         settings: the settings file that is in force, if any.
+        policies: the files that say who may run, the settings file among them where it does.
     """
     found = list(found)
     providers = [each for record in found for each in record.providers]
@@ -30,6 +31,7 @@ def summarise(found: Iterable[DistributionRecord], settings: str | None = None) 
         f"refused: {', '.join(refused)}" if refused else "",
         f"shadowed: {', '.join(shadowed)}" if shadowed else "",
         f"settings: {settings}" if settings else "",
+        f"policy: {', '.join(policies)}" if policies else "",
         f"digest {records.digest(found)[:12]}",
     ]
     return "; ".join(part for part in parts if part)

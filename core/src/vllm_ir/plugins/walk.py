@@ -7,14 +7,17 @@ or an archive on the path may know distributions that no folder shows.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from vllm_ir.names import normalise
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+__all__ = ["Folder", "Foreign", "Metadata", "normalise", "walk"]
 
 _FOLDERS: Final = (".dist-info", ".egg-info")
 _HEADERS: Final = ("METADATA", "PKG-INFO")
@@ -139,11 +142,6 @@ def walk(path: Sequence[str] | None = None) -> Iterator[Metadata]:
         for name in names:
             if name.endswith(_FOLDERS) and (found := Folder(root, name)).key:
                 yield found
-
-
-def normalise(name: str) -> str:
-    """Return a distribution's name as installers compare it: lower case, one hyphen for any run of `-_.`."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _is_foreign(finder: object) -> bool:

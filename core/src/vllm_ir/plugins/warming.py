@@ -72,7 +72,7 @@ def _warm(each: Hooks, device: torch.device | None, dtypes: Sequence[torch.dtype
         agreement.check_warm_up(each, answer)
     except ProviderError as error:
         failed = WarmUpFailed(distribution=each.distribution, cause=getattr(error, "cause", str(error)))
-        if state.environment.strict:
+        if state.policy.strict:
             raise failed from (error.__cause__ or error)
         logger.warning("%s", failed, exc_info=error)
         return WarmUp(each.distribution, time.perf_counter() - start, Failure.of(failed, hooks.traceback_of(error)))
