@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vllm_ir import errors, ops
     from vllm_ir.compile.function import compile_model as compile  # noqa: A004 - torch calls it so, too
     from vllm_ir.config import IrOpPriorityConfig, KernelConfig
+    from vllm_ir.consensus import selection_digest, verify_agreement
     from vllm_ir.declare import enable_torch_wrap, register_op, set_default_torch_wrap
     from vllm_ir.implementation import IrOpImpl, implements
     from vllm_ir.op import IrOp
@@ -44,7 +45,9 @@ __all__ = [
     "providers",
     "register_op",
     "report",
+    "selection_digest",
     "set_default_torch_wrap",
+    "verify_agreement",
     "warm_up",
 ]
 
@@ -63,7 +66,9 @@ _HOMES: Final = {
     "providers": "vllm_ir.plugins",
     "register_op": "vllm_ir.declare",
     "report": "vllm_ir.reporting",
+    "selection_digest": "vllm_ir.consensus",
     "set_default_torch_wrap": "vllm_ir.declare",
+    "verify_agreement": "vllm_ir.consensus",
     "warm_up": "vllm_ir.plugins",
 }
 """The module of each public name that is no module itself."""

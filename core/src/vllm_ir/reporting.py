@@ -61,6 +61,35 @@ class Report:
         return "\n".join([*lines, *map(str, self.graphs)])
 
 
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What is counted so far, op by op; all of it only ever grows.
+
+    Attributes:
+        calls: how many calls each provider ran, by op and provider.
+        refusals: how often each provider refused, by op, provider and reason.
+        graphs: in how many compiled graphs each provider runs an op, by op and provider.
+    """
+
+    calls: Mapping[tuple[str, str], int]
+    refusals: Mapping[tuple[str, str, str], int]
+    graphs: Mapping[tuple[str, str], int]
+
+
+def tally() -> Tally:
+    """Return what this process has counted so far; nothing is discovered and no configuration is read for it."""
+    state = runtime.current()
+    ops = list(state.registry)
+    ledgers = {op.name: state.board(op).ledger for op in ops}
+    return Tally(
+        calls={(op, provider): count for op, each in ledgers.items() for provider, count in each.calls().items()},
+        refusals={
+            (op, provider, reason): count for op, each in ledgers.items() for provider, reason, count in each.refusals()
+        },
+        graphs={(op.name, provider): count for op in ops for provider, count in state.graphs.counts(op.name).items()},
+    )
+
+
 def report() -> Report:
     """Return what became of every registered op, and of every compiled graph, so far in this process.
 

@@ -22,6 +22,7 @@ VERBS: Final = {
     "list": ("vllm_ir.cli.listing", "installed providers, whether they can run here, and why not"),
     "show": ("vllm_ir.cli.show", "one provider or op in full"),
     "explain": ("vllm_ir.cli.explain", "which kernel an op runs, who decided that, and why no other"),
+    "doctor": ("vllm_ir.cli.doctor", "what a bug report needs; --probe runs every provider in its own process"),
 }
 """The core's own verbs: the module whose `run` is called, and what it is for."""
 

@@ -11,8 +11,10 @@ IrError
 │                                    UnknownPlatform;
 │                                    on the command line UnknownVerb, DuplicateVerb, DeniedVerb, UnknownName,
 │                                    MalformedArguments, UnknownArgument, MissingArgument, LoadingStopped;
+│                                    NotDistributed, PrometheusMissing;
 │                                    DistributionConflict is the root of what two distributions claim
-├── SelectionError (RuntimeError)    nothing may run: NoImplementation, RefusedArguments, PredicateFailed
+├── SelectionError (RuntimeError)    nothing may run: NoImplementation, RefusedArguments, PredicateFailed; or not the
+│                                    same on every rank: SelectionsDiffer
 ├── CallError (TypeError)            a wrong call: WrongArgument, WrongCall
 ├── ProviderError (RuntimeError)     a distribution that did not load, one class a kind of failure; ManifestError is
 │                                    the root of what a manifest can have wrong
@@ -88,6 +90,7 @@ from vllm_ir.errors.declaration import (
     UnknownActivation,
     UnregisteredOp,
 )
+from vllm_ir.errors.diagnosis import NotDistributed, PrometheusMissing, SelectionsDiffer
 from vllm_ir.errors.hooks import (
     BadDeclaration,
     BadHookResult,
@@ -192,8 +195,10 @@ __all__ = [
     "MisspeltHook",
     "NoGraph",
     "NoImplementation",
+    "NotDistributed",
     "PredicateFailed",
     "PredicateMismatch",
+    "PrometheusMissing",
     "ProviderError",
     "ProviderLacksOp",
     "RefusedArguments",
@@ -201,6 +206,7 @@ __all__ = [
     "RetiredOp",
     "SchemaMismatch",
     "SelectionError",
+    "SelectionsDiffer",
     "TorchMissing",
     "TornDeclaration",
     "UndeclaredWrite",

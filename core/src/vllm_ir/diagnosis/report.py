@@ -1,0 +1,176 @@
+"""The report itself: what is found on this machine, what somebody has to mend, and how providers fared in a probe.
+
+A variable, a file or a list that would stop a run does not stop the report; it becomes a finding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_ir.diagnosis import surroundings
+from vllm_ir.environment import Environment
+from vllm_ir.errors import ConfigurationError, MalformedPriority, MalformedSettings, MalformedVariable, UnknownAllowed
+from vllm_ir.platforms import detect
+from vllm_ir.plugins.static import survey
+from vllm_ir.policy import Policy
+from vllm_ir.priority import Layer, parse_text
+from vllm_ir.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from vllm_ir.diagnosis.children import ProbeResult
+    from vllm_ir.diagnosis.surroundings import File, Folder, Variable
+    from vllm_ir.plugins.static import Survey
+
+LOCK: Final = "vllm-ir.lock"
+"""Name of the lock file that a working folder may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that somebody who has to help needs to know.
+
+    Attributes:
+        versions: of what takes part, by name.
+        found: what is installed, judged for this machine.
+        variables: those that are set and matter.
+        files: those that decide what runs.
+        caches: the cache folder and those below it.
+        problems: what stops every run, in sentences.
+        probes: how each provider fared; None where none was run.
+    """
+
+    versions: Mapping[str, str]
+    found: Survey
+    variables: tuple[Variable, ...]
+    files: tuple[File, ...]
+    caches: tuple[Folder, ...]
+    problems: tuple[str, ...] = ()
+    probes: tuple[ProbeResult, ...] | None = None
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What somebody has to mend, one sentence each."""
+        found = list(self.problems)
+        found += [f"{each.name}={each.value}: {each.problem}" for each in self.variables if each.problem]
+        found += [f"{each.role} {each.path}: {each.problem}" for each in self.files if each.problem]
+        found += [f"cache {each.path}: {each.problem}" for each in self.caches if each.problem]
+        found += [str(each) for each in self.found.conflicts]
+        failures = [one.failure for one in self.found.distributions]
+        failures += [each.failure for each in self.found.providers]
+        found += [failure.reason for failure in failures if failure and failure.fault]
+        found += list(self.found.doubts)
+        found += [
+            f"provider {each.target.provider} of {each.target.distribution}: {each.reason}"
+            for each in self.probes or ()
+            if each.fault
+        ]
+        return tuple(dict.fromkeys(found))
+
+    def with_probes(self, probes: Sequence[ProbeResult]) -> Report:
+        """Return this report with what came of running the providers."""
+        return replace(self, probes=tuple(probes))
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything as values that JSON can hold."""
+        return {
+            "findings": list(self.findings),
+            "versions": dict(self.versions),
+            "platform": self.found.platform.describe(),
+            "distributions": [each.describe() for each in self.found.distributions],
+            "variables": [each.describe() for each in self.variables],
+            "files": [each.describe() for each in self.files],
+            "caches": [each.describe() for each in self.caches],
+            "probes": None if self.probes is None else [each.describe() for each in self.probes],
+        }
+
+
+def examine() -> Report:
+    """Return the report on this process and machine, from files alone: no torch and no provider is imported."""
+    environment, wrong = _read_environment()
+    problems: list[str] = []
+    try:
+        found = survey(environment, detect())
+    except ConfigurationError as error:
+        # An allow list or a policy file that stops every run: all that is installed is told, as if there were none.
+        if isinstance(error, UnknownAllowed):
+            wrong[error.variable] = str(error)
+        else:
+            problems.append(str(error))
+        found = survey(environment, detect(), policy=Policy())
+    if environment.op_priority:
+        try:
+            parse_text(environment.op_priority, Layer.ENVIRONMENT.label)
+        except MalformedPriority as error:
+            wrong["VLLM_IR_OP_PRIORITY"] = str(error)
+    files, problem = _files(environment)
+    problems += problem
+    return Report(
+        versions=surroundings.read_versions(_libraries(found)),
+        found=found,
+        variables=surroundings.read_variables(os.environ, wrong),
+        files=files,
+        caches=surroundings.read_caches(environment.cache),
+        problems=tuple(problems),
+    )
+
+
+def _read_environment() -> tuple[Environment, dict[str, str]]:
+    """Return what the variables say, and why some of them cannot be read; those count as unset."""
+    variables, wrong = dict(os.environ), dict[str, str]()
+    environment: Environment | None = None
+    while environment is None:
+        with _noting(wrong, variables):
+            environment = Environment.read(variables)
+    return environment, wrong
+
+
+@contextlib.contextmanager
+def _noting(wrong: dict[str, str], variables: dict[str, str]) -> Iterator[None]:
+    """Take out a variable that cannot be read, and note why."""
+    try:
+        yield
+    except MalformedVariable as error:
+        wrong[error.variable] = str(error)
+        del variables[error.variable]
+
+
+def _files(environment: Environment) -> tuple[tuple[File, ...], list[str]]:
+    """Return the files that decide what runs, and what is wrong where no file can be named for it."""
+    found: list[File] = []
+    problems: list[str] = []
+    try:
+        settings = Settings.read()
+    except MalformedSettings as error:
+        found.append(surroundings.read_file("settings", Path(error.file), "the working folder", str(error)))
+    except ConfigurationError as error:
+        problems.append(str(error))
+    else:
+        if settings.file is not None:
+            found.append(surroundings.read_file("settings", settings.file, "the working folder"))
+    for role, value, variable in (
+        ("policy", environment.policy, "VLLM_IR_POLICY"),
+        ("lock", environment.lock, "VLLM_IR_LOCK"),
+    ):
+        if value is not None:
+            found.append(surroundings.read_file(role, Path(value).expanduser(), variable))
+    lock = Path.cwd() / LOCK
+    if environment.lock is None and lock.exists():
+        found.append(surroundings.read_file("lock", lock, "the working folder; VLLM_IR_LOCK would enforce it"))
+    return tuple(found), problems
+
+
+def _libraries(found: Survey) -> list[str]:
+    """Return the names of all libraries that providers require, as they may be installed."""
+    return [
+        name
+        for each in found.providers
+        if each.manifest
+        for need in each.manifest.requires
+        for name in need.distributions
+    ]
