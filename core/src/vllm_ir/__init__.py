@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir import first_use as _first_use
+from vllm_ir import guarding as _guarding
 from vllm_ir import inlining as _inlining
 
 if TYPE_CHECKING:
@@ -100,6 +101,11 @@ def _discover() -> None:
     import_module("vllm_ir.plugins").load_providers()
 
 
+def _guard() -> Any:
+    """Return what holds a process to a lock; brought in where one is in force."""
+    return import_module("vllm_ir.lock.enforcement")
+
+
 def _inliner() -> _inlining.Inliner:
     """Return what answers a graph that plain torch.compile makes; brought in by the first that asks."""
     found: _inlining.Inliner = import_module("vllm_ir.compile.plain")
@@ -107,4 +113,5 @@ def _inliner() -> _inlining.Inliner:
 
 
 _first_use.prepare(_discover)
+_guarding.prepare(_guard)
 _inlining.prepare(_inliner)

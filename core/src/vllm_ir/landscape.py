@@ -15,6 +15,19 @@ Defaults = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
+class Pins:
+    """The orders that a lock holds a process to.
+
+    Attributes:
+        file: the lock.
+        orders: provider names up to `native`, by op and "does Inductor compile".
+    """
+
+    file: str
+    orders: Mapping[tuple[str, bool], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Landscape:
     """What is here.
 
@@ -25,6 +38,7 @@ class Landscape:
         unusable: why a provider runs nothing here, by provider.
         distributions: the distribution of every usable provider, `native` included.
         passes: what distributions do to graphs, each with its distribution, in the order in which they run.
+        pins: the orders that a lock holds the process to; None without one.
     """
 
     platform: Platform | None = None
@@ -33,3 +47,4 @@ class Landscape:
     unusable: Mapping[str, str] = field(default_factory=dict)
     distributions: Mapping[str, str] = field(default_factory=dict)
     passes: tuple[tuple[str, BasePass], ...] = ()
+    pins: Pins | None = None

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 VERBS: Final = {
     "list": ("vllm_ir.cli.listing", "installed providers, whether they can run here, and why not"),
     "show": ("vllm_ir.cli.show", "one provider or op in full"),
+    "lock": ("vllm_ir.cli.lock", "write down which kernels run, with the bytes of what brings them"),
+    "check": ("vllm_ir.cli.check", "hold this machine against a lock"),
+    "export": ("vllm_ir.cli.export", "what a lock pins, as requirements for installers"),
     "explain": ("vllm_ir.cli.explain", "which kernel an op runs, who decided that, and why no other"),
     "doctor": ("vllm_ir.cli.doctor", "what a bug report needs; --probe runs every provider in its own process"),
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from vllm_ir import fingerprint, runtime
 from vllm_ir.errors import BrokenPass
 from vllm_ir.names import NATIVE
+from vllm_ir.orders import check_pinned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -77,6 +78,7 @@ class Plan:
                     wishes = (*wishes, extra[op.name])
                 orders[op.name] = state.candidates(op, wishes, compiling=True)
                 state.check(op, orders[op.name])
+                check_pinned(op, orders[op.name], state.landscape, compiling=True)
             policy, brought = state.policy, state.landscape.passes
         own = tuple(passes)
         plan = cls(

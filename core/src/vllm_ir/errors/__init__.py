@@ -12,9 +12,10 @@ IrError
 │                                    on the command line UnknownVerb, DuplicateVerb, DeniedVerb, UnknownName,
 │                                    MalformedArguments, UnknownArgument, MissingArgument, LoadingStopped;
 │                                    NotDistributed, PrometheusMissing;
+│                                    LockUnreadable, LockUnwritable, MalformedLock, Unlockable;
 │                                    DistributionConflict is the root of what two distributions claim
 ├── SelectionError (RuntimeError)    nothing may run: NoImplementation, RefusedArguments, PredicateFailed; or not the
-│                                    same on every rank: SelectionsDiffer
+│                                    same on every rank: SelectionsDiffer; or not what was locked: LockMismatch
 ├── CallError (TypeError)            a wrong call: WrongArgument, WrongCall
 ├── ProviderError (RuntimeError)     a distribution that did not load, one class a kind of failure; ManifestError is
 │                                    the root of what a manifest can have wrong
@@ -100,6 +101,16 @@ from vllm_ir.errors.hooks import (
     UnmarkedHook,
     WarmUpFailed,
 )
+from vllm_ir.errors.lock import (
+    Difference,
+    LockMismatch,
+    LockUnreadable,
+    LockUnwritable,
+    MalformedLock,
+    NotLocked,
+    Unlockable,
+    changed_order,
+)
 from vllm_ir.errors.manifest import (
     ManifestContradiction,
     ManifestDisagrees,
@@ -158,6 +169,7 @@ __all__ = [
     "DefinedElsewhere",
     "DeniedByPolicy",
     "DeniedVerb",
+    "Difference",
     "DistributionConflict",
     "DuplicateImplementation",
     "DuplicateOp",
@@ -172,7 +184,11 @@ __all__ = [
     "IrWarning",
     "KeywordOnlyParameter",
     "LoadingStopped",
+    "LockMismatch",
+    "LockUnreadable",
+    "LockUnwritable",
     "MalformedArguments",
+    "MalformedLock",
     "MalformedPriority",
     "MalformedSettings",
     "MalformedVariable",
@@ -196,6 +212,7 @@ __all__ = [
     "NoGraph",
     "NoImplementation",
     "NotDistributed",
+    "NotLocked",
     "PredicateFailed",
     "PredicateMismatch",
     "PrometheusMissing",
@@ -220,6 +237,7 @@ __all__ = [
     "UnknownPlatform",
     "UnknownProvider",
     "UnknownVerb",
+    "Unlockable",
     "UnmarkedHook",
     "UnregisteredOp",
     "UntraceableImplementation",
@@ -231,6 +249,7 @@ __all__ = [
     "WrongPlatform",
     "WrongProviderApi",
     "WrongResults",
+    "changed_order",
     "did_you_mean",
     "listed",
 ]

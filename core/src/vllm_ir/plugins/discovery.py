@@ -14,7 +14,7 @@ from vllm_ir import runtime
 from vllm_ir.errors import DuplicatePlatform, InternalError, ProviderError
 from vllm_ir.log import logger
 from vllm_ir.names import NATIVE
-from vllm_ir.plugins import loading
+from vllm_ir.plugins import admission, loading
 from vllm_ir.plugins.distributions import scan
 from vllm_ir.plugins.outcome import conclude
 from vllm_ir.plugins.policy import DENY, Policy
@@ -48,6 +48,7 @@ def discover(
     *,
     stop: bool = True,
     policy: Policy | None = None,
+    lock: admission.Admission | None = None,
 ) -> Discovery:
     """Load every distribution that may load, and return what came of each.
 
@@ -59,19 +60,23 @@ def discover(
         finished: what an earlier attempt has loaded, which stays; what this one loads is added.
         stop: raise for what two distributions claim; otherwise it fails in both, and the rest is loaded.
         policy: who may run what; default: what the variables and the files say.
+        lock: what the process is held to; None for nothing.
 
     Raises:
         UnknownAllowed: the allow list names what is not installed.
         DuplicateProvider: two distributions bring one provider.
         DuplicatePlatform: two distributions bring a platform for this machine.
+        LockMismatch: what is here is not what was locked; nothing of it was imported.
     """
     finished = {} if finished is None else finished
     installed = scan() if installed is None else installed
     policy = Policy.read(environment) if policy is None else policy
-    first = survey(environment, platform, installed, libraries, policy=policy)
+    first = survey(environment, platform, installed, libraries, policy=policy, admission=lock)
     conflicts: list[DistributionConflict] = list(first.conflicts)
     if conflicts and stop:
         raise conflicts[0]
+    if lock is not None:
+        lock.verify(first)
     sessions, failures, answers = _ask_for_platforms(first)
     if len(answers) > 1:
         conflict = DuplicatePlatform(
@@ -83,7 +88,8 @@ def discover(
         failures.update(dict.fromkeys(answers, conflict))
         answers = {}
     brought = next(iter(answers.values()), None)
-    final = survey(environment, brought or platform, installed, libraries, platform_known=True, policy=policy)
+    machine = brought or platform
+    final = survey(environment, machine, installed, libraries, platform_known=True, policy=policy, admission=lock)
     undecided = {record.name: record for record in first.distributions}
     broken = {name: loading.failed(undecided[name], error) for name, error in failures.items()}
     outcome = _load(final, sessions, broken, finished)
@@ -171,6 +177,7 @@ def load_providers() -> Discovery | None:
         UnknownAllowed: VLLM_IR_PROVIDERS names what is not installed.
         DuplicateProvider: two distributions bring one provider.
         DuplicatePlatform: two distributions bring a platform for this machine.
+        LockMismatch: the process is not what VLLM_IR_LOCK locks.
     """
     state = runtime.current()
     found: Discovery | None = state.discovery.get(_load_into_runtime)
@@ -214,9 +221,12 @@ def _load_into_runtime(*, stop: bool = True) -> Discovery:
 
     state = runtime.current()
     policy, file = state.policy, state.preferences.settings.file
-    found = discover(state.environment, state.platform, finished=state.discovery.finished, stop=stop, policy=policy)
+    lock, finished = admission.in_force(state.preferences), state.discovery.finished
+    found = discover(state.environment, state.platform, finished=finished, stop=stop, policy=policy, lock=lock)
     settings = str(file) if file is not None else None
     found = replace(found, summary=summarise(found.distributions, settings, policy.files))
+    if lock is not None:
+        found = replace(found, landscape=lock.confirm(found.landscape, state.registry))
     state.adopt(found.landscape)
     for doubt in found.doubts if stop else ():
         logger.warning("%s", doubt)

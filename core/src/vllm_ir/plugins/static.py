@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vllm_ir.errors import DeniedByPolicy, DuplicateProvider, WrongPlatform
+from vllm_ir.errors import DeniedByPolicy, DuplicateProvider, NotLocked, WrongPlatform
 from vllm_ir.plugins import distributions
 from vllm_ir.plugins.description import describe, with_core
 from vllm_ir.plugins.fitting import in_words, unmet
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vllm_ir.environment import Environment
     from vllm_ir.errors import MissingLibrary
     from vllm_ir.platforms import Platform
+    from vllm_ir.plugins.admission import Admission
     from vllm_ir.plugins.distributions import Installed
     from vllm_ir.plugins.manifest import Need, ProviderManifest
 
@@ -52,6 +53,7 @@ def survey(
     *,
     platform_known: bool = False,
     policy: Policy | None = None,
+    admission: Admission | None = None,
 ) -> Survey:
     """Return a record of every distribution and provider, from files alone.
 
@@ -63,6 +65,7 @@ def survey(
         platform_known: whether `platform` is final; otherwise a provider for a platform that an installed distribution
             brings stays undecided until that distribution has loaded. A platform that was named is.
         policy: who may run what; default: what the variables say, the policy file and that of the working folder.
+        admission: a lock that leaves out what it does not name.
 
     Raises:
         UnknownAllowed: the allow list names what is not installed.
@@ -75,7 +78,7 @@ def survey(
     policy = Policy.read(environment) if policy is None else policy
     check(policy, known)
     ops = dict.fromkeys(op for record in found for op in _ops(record))
-    found = [_apply_policy(record, policy) for record in found]
+    found = [_apply_policy(_admit(record, admission), policy) for record in found]
     conflicts = _conflicts(found)
     final = platform_known or platform.named
     judge = _Judge(platform, libraries, conflicts, frozenset() if final else _brought(found) - {platform.name})
@@ -103,6 +106,12 @@ def _ops(record: DistributionRecord) -> Iterator[str]:
         yield from record.manifest.adds_ops
         for provider in record.manifest.providers.values():
             yield from provider.ops
+
+
+def _admit(record: DistributionRecord, admission: Admission | None) -> DistributionRecord:
+    """Leave out what a lock in force does not name, whatever else may be wrong with it."""
+    error = None if admission is None else admission.refuse(record.name)
+    return record if error is None else record.fail(Failure.of(error))
 
 
 def _apply_policy(record: DistributionRecord, policy: Policy) -> DistributionRecord:
@@ -133,7 +142,7 @@ def _conflicts(found: list[DistributionRecord]) -> dict[str, DuplicateProvider]:
         (each.name, record.name)
         for record in found
         for each in record.providers
-        if each.manifest and not (each.failure and each.failure.kind == DeniedByPolicy.kind)
+        if each.manifest and not (each.failure and each.failure.kind in (DeniedByPolicy.kind, NotLocked.kind))
     ]
     return {
         name: DuplicateProvider(

@@ -1,0 +1,134 @@
+"""What is read when a lock cannot be read or written, and when a machine is not what was locked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from vllm_ir.errors.base import ConfigurationError, ProviderError, SelectionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing in which a machine is not what was locked.
+
+    Args:
+        what: it is about.
+        locked: what the lock says.
+        found: what is here.
+        mend: a sentence with the command or the line that ends the difference.
+        pinned: whether it fails; False for what is only recorded.
+    """
+
+    what: str
+    locked: str
+    found: str
+    mend: str
+    pinned: bool = True
+
+    def __str__(self) -> str:
+        """Return it as one line."""
+        return f"{self.what}: locked {self.locked}, found {self.found}. {self.mend}"
+
+
+def changed_order(op: str, mode: str, locked: Sequence[str], found: Sequence[str]) -> Difference:
+    """Return the difference of an order that a process has from the one that was locked.
+
+    Args:
+        op: whose order it is.
+        mode: "eager" or "compiling".
+        locked: provider names.
+        found: provider names.
+    """
+    return Difference(
+        f"op {op}, {mode}",
+        ", ".join(locked) or "nothing that may run",
+        ", ".join(found) or "nothing that may run",
+        f"See who put it there: vllm-ir explain {op}. Neither a program nor a flag may change what is locked.",
+    )
+
+
+class LockMismatch(SelectionError):
+    """A process that is not what its lock says, so that nothing may run in it."""
+
+    def __init__(self, *, file: str, differences: Sequence[str]) -> None:
+        self.file, self.differences = file, tuple(differences)
+        count = len(differences)
+        told = " ".join(f"({number}) {each}" for number, each in enumerate(differences, 1))
+        super().__init__(
+            f"This process is not what VLLM_IR_LOCK={file} locks, so no op runs:"
+            f" {count} {'difference' if count == 1 else 'differences'}. {told}",
+            file=file,
+            differences=tuple(differences),
+        )
+
+
+class LockUnreadable(ConfigurationError):
+    """A lock file that is missing, too large, or no file."""
+
+    def __init__(self, *, file: str, reason: str) -> None:
+        self.file, self.reason = file, reason
+        super().__init__(
+            f"{file} cannot be read: {reason}. Write it with `vllm-ir lock --lock {file}`, or name another file.",
+            file=file,
+            reason=reason,
+        )
+
+
+class LockUnwritable(ConfigurationError):
+    """A lock that could not be written; what was there before is there still."""
+
+    def __init__(self, *, file: str, reason: str) -> None:
+        self.file, self.reason = file, reason
+        super().__init__(
+            f"{file} was not written: {reason}. What was there before is unchanged; name another file with --lock FILE.",
+            file=file,
+            reason=reason,
+        )
+
+
+class MalformedLock(ConfigurationError):
+    """A lock file whose content is not a lock's."""
+
+    def __init__(self, *, file: str, key: str, got: str, wanted: str) -> None:
+        self.file, self.key, self.got, self.wanted = file, key, got, wanted
+        super().__init__(
+            f"{file}: {key or 'the file'} is {got}, wanted {wanted}."
+            " A lock is not written by hand; take it from version control, or write it anew with `vllm-ir lock`.",
+            file=file,
+            key=key,
+            got=got,
+            wanted=wanted,
+        )
+
+
+class Unlockable(ConfigurationError):
+    """Distributions of which no digest can be taken, so that a lock would not hold them."""
+
+    def __init__(self, *, distributions: Sequence[tuple[str, str]]) -> None:
+        self.distributions = tuple(distributions)
+        told = "; ".join(f"{name}: {reason}" for name, reason in distributions)
+        super().__init__(
+            f"No digest can be taken of {told}. Install the wheel, or lock without a digest by --allow-editable;"
+            " VLLM_IR_LOCK never accepts such a lock.",
+            distributions=tuple(distributions),
+        )
+
+
+class NotLocked(ProviderError):
+    """A distribution that the lock in force does not name, so that it is not loaded."""
+
+    kind: ClassVar[str] = "not in the lock"
+    fault: ClassVar[bool] = False
+
+    def __init__(self, *, distribution: str, file: str) -> None:
+        self.distribution, self.file = distribution, file
+        super().__init__(
+            f"Distribution {distribution} is not in VLLM_IR_LOCK={file}, so it is not loaded."
+            f" To use it, write the lock anew with `vllm-ir lock --lock {file}`.",
+            distribution=distribution,
+            file=file,
+        )

@@ -1,0 +1,152 @@
+"""A lock as a file: the same lock is always the same bytes, and a file is whole or as it was before."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_ir.errors import LockUnreadable, LockUnwritable
+from vllm_ir.lock.document import VERSION
+from vllm_ir.lock.reading import parse_lock
+from vllm_ir.plugins.bounded_file import read_bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vllm_ir.lock.document import Lock, LockedDistribution, LockedPlatform, Orders
+
+LIMIT: Final = 4 << 20
+"""Bytes that a lock may hold; one of a hundred distributions holds some 50,000."""
+
+_HEADER: Final = """\
+# Which kernels run here, pinned. Written by `vllm-ir lock`; read it in review, and write it anew instead of editing it.
+# What stands under `recorded` may differ; every other difference makes `vllm-ir check` and VLLM_IR_LOCK fail.
+
+"""
+_MARK: Final = "lock-version"
+
+
+def read_lock(file: Path) -> Lock:
+    """Return what a lock file says.
+
+    Raises:
+        LockUnreadable: it is missing, too large, or no plain file.
+        MalformedLock: its content is not a lock's.
+    """
+    try:
+        content = read_bounded(str(file), LIMIT)
+    except (OSError, ValueError) as error:
+        raise LockUnreadable(file=str(file), reason=reason_of(error)) from error
+    return parse_lock(content, str(file))
+
+
+def write_lock(lock: Lock, file: Path) -> bool:
+    """Write a lock file whole, or leave what is there; return whether its bytes changed.
+
+    Raises:
+        LockUnwritable: it cannot be written, or a file that is no lock is in its place.
+    """
+    content = to_text(lock).encode()
+    try:
+        target = Path(os.path.realpath(file))  # a link stays one
+        before = _present(target)
+        if before == content:
+            return False
+        _replace(target, content)
+    except (OSError, ValueError) as error:
+        raise LockUnwritable(file=str(file), reason=reason_of(error)) from error
+    return True
+
+
+def reason_of(error: Exception) -> str:
+    """Return what an operating system's error says, without the path that the sentence has already."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text[:1].lower() + text[1:]
+
+
+def to_text(lock: Lock) -> str:
+    """Return a lock as TOML, every table sorted."""
+    import tomli_w
+
+    content = {
+        _MARK: VERSION,
+        "core": {"version": lock.core, "provider-api": list(lock.provider_api)},
+        **_recorded(lock.recorded),
+        "distributions": {name: _distribution(each) for name, each in sorted(lock.distributions.items())},
+        "platforms": {key: _platform(each) for key, each in sorted(lock.platforms.items())},
+    }
+    return _HEADER + tomli_w.dumps(content)
+
+
+def _recorded(facts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the table of facts that may differ; none where there are none."""
+    return {"recorded": dict(sorted(facts.items()))} if facts else {}
+
+
+def _distribution(locked: LockedDistribution) -> dict[str, Any]:
+    """Return the table of one distribution."""
+    kept = {"editable": True} if locked.digest is None else {"digest": locked.digest}
+    providers = sorted(locked.providers)
+    return {"version": locked.version, "manifest": locked.manifest, **kept, "providers": providers}
+
+
+def _platform(locked: LockedPlatform) -> dict[str, Any]:
+    """Return the table of one platform."""
+    return {
+        "architectures": list(locked.architectures),
+        **_recorded(locked.recorded),
+        "eager": _orders(locked.eager),
+        "compiling": _orders(locked.compiling),
+    }
+
+
+def _orders(orders: Orders) -> dict[str, list[dict[str, str]]]:
+    """Return the table of the orders of one mode."""
+    return {
+        op: [{"provider": place.provider, "layer": place.layer} for place in places]
+        for op, places in sorted(orders.items())
+    }
+
+
+def _present(target: Path) -> bytes | None:
+    """Return the bytes of the lock that is in the place of one to be written; None where nothing is.
+
+    Raises:
+        OSError: what is there is no lock, so it is not ours to replace.
+    """
+    try:
+        content = read_bounded(str(target), LIMIT)
+    except FileNotFoundError:
+        return None
+    if content.strip() and _MARK.encode() not in content:
+        raise OSError(f"a file that is no lock is there; it has no line {_MARK!r}")
+    return content
+
+
+def _replace(target: Path, content: bytes) -> None:
+    """Put a file in place of another at once, so that no reader and no crash sees half of it."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).chmod(_mode(target))
+        Path(name).replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def _mode(target: Path) -> int:
+    """Return the permissions of a file that is replaced, or those that any new file gets."""
+    try:
+        return target.stat().st_mode & 0o777
+    except OSError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask
