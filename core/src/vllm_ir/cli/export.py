@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> int:
 def _versions(named: str | None) -> tuple[str | None, dict[str, str]]:
     """Return the lock that says it, None where what is installed does, and the version of each distribution."""
     if is_absent(named):
-        usable = [record for record in survey_here().distributions if record.failure is None]
+        usable = [record for record in survey_here(locked=False).distributions if record.failure is None]
         return None, {normalise(record.name): record.version for record in usable}
     file = asked_file(named)
     locked = read_lock(Path(file).expanduser())

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ir.cli import output
 from vllm_ir.cli.meaning import read_meaning
-from vllm_ir.errors import UnknownPlatform
+from vllm_ir.errors import ConfigurationError, UnknownPlatform
 from vllm_ir.platforms import detect, named_platform
+from vllm_ir.plugins.admission import in_force
 from vllm_ir.plugins.forecast import declared_ops
 from vllm_ir.plugins.static import brought_platforms, survey
 from vllm_ir.preferences import Preferences
 
 if TYPE_CHECKING:
     from vllm_ir.platforms import Platform
+    from vllm_ir.plugins.admission import Admission
     from vllm_ir.plugins.manifest import OpManifest, ProviderManifest
     from vllm_ir.plugins.records import DistributionRecord, ProviderRecord
     from vllm_ir.plugins.static import Survey
@@ -43,22 +45,32 @@ def asked_platform(text: str | None) -> Platform:
         return named_platform(text, out_of_tree=brought_platforms())
 
 
-def survey_here(platform: str | None = None, *, quiet: bool = False) -> Survey:
+def survey_here(platform: str | None = None, *, quiet: bool = False, locked: bool = True) -> Survey:
     """Return what is installed, judged for a machine, after any doubts about the operator's lists on stderr.
 
     Args:
         platform: the name of the machine's platform; this machine when None.
         quiet: leave the doubts to the caller.
+        locked: leave out what the lock in force does not name, as a process does.
 
     Raises:
         UnknownPlatform: no platform has that name.
         UnknownAllowed, MalformedSettings, MalformedVariable: the operator's lists cannot be followed.
     """
     asked = asked_platform(platform)
-    found = survey(preferences().environment, asked, policy=preferences().policy)
+    found = survey(preferences().environment, asked, policy=preferences().policy, admission=_lock() if locked else None)
     for doubt in () if quiet else found.doubts:
         output.complain(doubt)
     return found
+
+
+def _lock() -> Admission | None:
+    """Return the lock in force; one that cannot be read is told, and would stop a run, but hides nothing here."""
+    try:
+        return in_force(preferences())
+    except ConfigurationError as error:
+        output.complain(f"a run would stop here. {error}")
+        return None
 
 
 def describe_op(op: str, found: Survey) -> dict[str, Any]:

@@ -220,6 +220,6 @@ def load() -> Inventory:
     found = load_in_child()
     if "error" not in found:
         return Inventory(found["platform"], tuple(found["distributions"]), tuple(found["doubts"]))
-    if issubclass(getattr(errors, found["error_class"], Exception), errors.ConfigurationError):
+    if issubclass(getattr(errors, found["error_class"], Exception), (errors.ConfigurationError, errors.LockMismatch)):
         raise errors.LoadingStopped(reason=found["error"])
     raise errors.InternalError(what=found["error"])

@@ -44,7 +44,7 @@ def inspect(platforms: Sequence[str] | None, depth: Depth) -> Taken:
     Raises:
         ConfigurationError: a platform has no such name, or a variable or a file cannot be read.
     """
-    surveys = [facts.survey_here(name, quiet=bool(place)) for place, name in enumerate(platforms or [None])]
+    surveys = [facts.survey_here(name, quiet=bool(place), locked=False) for place, name in enumerate(platforms or [None])]
     inspector = Inspector(depth)
     with _bar(inspector, surveys[0]):
         return take(surveys, facts.preferences(), inspector)

@@ -76,8 +76,8 @@ def _distribution(
     if locked.digest is None:
         yield Difference(
             what,
-            "without a digest",
-            seen.reason or "files that a digest can be taken of",
+            "no digest",
+            f"none: {seen.reason}" if seen.reason else "files that a digest can be taken of",
             f"Install the wheel and write the lock anew: {install} && vllm-ir lock.",
             pinned=enforced or not seen.reason,
         )
