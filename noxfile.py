@@ -26,8 +26,8 @@ nox.options.sessions = ["lint", "torch_free", "min_deps", "wheels", "types", "do
 
 HOMES = ("core", "hosts/*", "providers/*", "testkit", "docs/*")
 # What the torch-free half of the core needs, less torch: the newest of each, and the oldest that the metadata allows.
-NEWEST = ("pluggy", "packaging", "rich", "tomli; python_version < '3.11'")
-OLDEST = ("pluggy==1.5.0", "packaging==23.0", "rich==13.7.0", "tomli==2.0.0")
+NEWEST = ("pluggy", "packaging", "rich", "tomli-w", "tomli; python_version < '3.11'")
+OLDEST = ("pluggy==1.5.0", "packaging==23.0", "rich==13.7.0", "tomli-w==1.0.0", "tomli==2.0.0")
 TOOLS = ("pytest>=8", "hypothesis", "jsonschema", "tomli; python_version < '3.11'")
 # Every version that the metadata of the core allows.
 TORCHES = ("2.11", "2.12", "2.13", "2.14")
