@@ -60,7 +60,7 @@ class LockMismatch(SelectionError):
         told = " ".join(f"({number}) {each}" for number, each in enumerate(differences, 1))
         super().__init__(
             f"This process is not what VLLM_IR_LOCK={file} locks, so no op runs:"
-            f" {count} {'difference' if count == 1 else 'differences'}. {told}",
+            f" {count} {'difference' if count == 1 else 'differences'}. {told} `vllm-ir check --lock {file}` tells more.",
             file=file,
             differences=tuple(differences),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from vllm_ir.errors import (
     BadEntryPoint,
     ManifestMissing,
+    ManifestNotToml,
     MissingModule,
     ProviderError,
     WrongProviderApi,
@@ -17,6 +19,7 @@ from vllm_ir.errors import (
 )
 from vllm_ir.names import NATIVE, RESERVED
 from vllm_ir.plugins import records
+from vllm_ir.plugins.bounded_file import check_size, read_bounded
 from vllm_ir.plugins.distributions import EntryPoint, Installed, normalise
 from vllm_ir.plugins.manifest import FILE, PROVIDER_APIS
 from vllm_ir.plugins.manifest_file import read_manifest
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
 
 CORE: Final = "vllm-ir"
 """The core's own distribution; it brings `native`."""
+
+LIMIT: Final = 1 << 20
+"""Bytes that a manifest may hold; one of a dozen ops holds some 2,000."""
 
 _CORE_HOOKS: Final = "vllm_ir.plugins.native"
 
@@ -97,14 +103,33 @@ def _manifest_file(distribution: str, entry_point: EntryPoint) -> tuple[bytes, s
         spec = None
     if spec is None:
         raise MissingModule(distribution=distribution, entry_point=entry_point.name, module=entry_point.module)
-    get_data: Callable[[str], bytes] | None = getattr(spec.loader, "get_data", None)  # reads out of an archive, too
     for folder in spec.submodule_search_locations or ():
-        path = Path(folder, FILE)
+        path = str(Path(folder, FILE))
         try:
-            return (get_data(str(path)) if get_data else path.read_bytes()), str(path)
-        except OSError:
+            return _bounded(path, getattr(spec.loader, "get_data", None)), path
+        except (FileNotFoundError, NotADirectoryError):
             continue
+        except OSError as error:
+            reason = error.strerror or str(error)
+            wanted = f"TOML in UTF-8, at most {LIMIT} bytes"
+            raise ManifestNotToml(file=path, key="", got=f"not readable ({reason})", wanted=wanted) from error
     raise ManifestMissing(distribution=distribution, package=entry_point.package, file=FILE)
+
+
+def _bounded(path: str, get_data: Callable[[str], bytes] | None) -> bytes:
+    """Return the bytes of a manifest in a folder, or in an archive that only its loader reads.
+
+    Raises:
+        OSError: it cannot be read, is no plain file, or is larger than any manifest.
+    """
+    if get_data is None or Path(path).parent.is_dir():
+        return read_bounded(path, LIMIT)
+    try:
+        return check_size(get_data(path), LIMIT, path)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise
+        raise FileNotFoundError(path) from error  # an archive's loader gives no number
 
 
 def _provider(manifest: ProviderManifest, installed: Installed) -> ProviderRecord:
