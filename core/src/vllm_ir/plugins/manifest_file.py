@@ -60,7 +60,8 @@ def read_manifest(content: bytes, file: str, reserved: tuple[str, ...] = RESERVE
     """
     try:
         top = Cursor(file, tomllib.loads(content.decode("utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    # A number of more digits than Python converts is a ValueError of another kind.
+    except (ValueError, RecursionError) as error:
         raise ManifestNotToml(file=file, key="", got=f"not readable ({error})", wanted="TOML in UTF-8") from error
     return parse_manifest(top, hashlib.sha256(content).hexdigest(), reserved)
 
