@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ from vllm_ir.orders import defaults as wishes
 from vllm_ir.platforms import Device, Platform
 from vllm_ir.plugins.defaults import Dropped, Merged, of_distributions, of_platform
 from vllm_ir.plugins.manifest_file import read_manifest
-from vllm_ir.plugins.records import DistributionRecord, ProviderRecord
+from vllm_ir.plugins.records import DistributionRecord, Failure, ProviderRecord
 from vllm_ir.priority import merge
 
 if TYPE_CHECKING:
@@ -163,6 +164,45 @@ def test_a_hook_at_run_time_stands_in_place_of_the_tables() -> None:
         merged = of_distributions([TRITON], PLATFORMS["cuda"], compiling=False, at_run_time={TRITON.name: said})
         assert merged.orders == wanted
     assert of_distributions([TRITON], PLATFORMS["cuda"], compiling=False, at_run_time={TRITON.name: {}}).orders == {}
+
+
+def expecting(name: str = "one", *, failure: Failure | None = None) -> DistributionRecord:
+    """Return a distribution that leaves a place for `elsewhere` on xpu and, when compiling, on cuda."""
+    text = (
+        'schema = 1\nprovider-api = "1"\nsummary = "x"\nrank = 5\n'
+        '[expects.elsewhere]\neager.rms_norm = ["xpu"]\ncompiling.rms_norm = ["cuda"]\n'
+    )
+    manifest = read_manifest(text.encode(), "made.toml")
+    return DistributionRecord(name, "1", "/", name, "x", failure=failure, manifest=manifest)
+
+
+def test_an_expected_provider_that_is_absent_keeps_its_place() -> None:
+    """It is in the order of its platform and mode, where it is shown as absent; nothing was dropped."""
+    merged = {
+        (name, compiling): of_distributions([expecting()], platform, compiling=compiling)
+        for name, platform in PLATFORMS.items()
+        for compiling in (False, True)
+    }
+    kept = {key for key, each in merged.items() if each == Merged({"rms_norm": ("elsewhere",)})}
+    assert kept == {("xpu", False), ("cuda", True)}
+    assert all(each == Merged({}) for key, each in merged.items() if key not in kept)
+    assert order([expecting()], PLATFORMS["xpu"], "rms_norm", compiling=False) == ["elsewhere", "native"]
+
+
+def test_an_expected_provider_that_is_there_stands_once() -> None:
+    """Its own rank decides where it is higher; where it cannot run it is dropped with its reason, as any other."""
+    there = distribution("elsewhere", rank=9, eager={"rms_norm": ("xpu",)})
+    assert order([expecting(), there], PLATFORMS["xpu"], "rms_norm", compiling=False) == ["elsewhere", "native"]
+    broken = replace(there, providers=(there.providers[0].fail(Failure("broken import", "It broke.", fault=True)),))
+    merged = of_distributions([expecting(), broken], PLATFORMS["xpu"], compiling=False)
+    assert merged.orders == {}
+    assert {each.reason for each in merged.dropped} == {"It broke."}
+
+
+def test_a_distribution_that_is_refused_as_a_whole_expects_nobody() -> None:
+    """A denied distribution has no say in what others run."""
+    denied = expecting(failure=Failure("denied by policy", "It is denied.", fault=False))
+    assert of_distributions([denied], PLATFORMS["xpu"], compiling=False) == Merged({})
 
 
 class Npu(Platform):

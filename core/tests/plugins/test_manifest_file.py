@@ -59,6 +59,8 @@ def test_the_example_of_the_page_is_read_in_full() -> None:
     assert str(provider.platforms_of("fused_add_rms_norm")["cuda"]) == "cuda >=9.0"
     assert provider.defaults.of(compiling=False) == {"rms_norm": ("cuda", "rocm"), "fused_add_rms_norm": ("cuda",)}
     assert provider.defaults.of(compiling=True) == {"rms_norm": ("rocm",)}
+    assert manifest.expects["other_norms"].of(compiling=False) == {"rms_norm": ("xpu",)}
+    assert manifest.expects["other_norms"].of(compiling=True) == {}
 
 
 def test_the_commented_lines_of_the_page_are_right_too() -> None:
@@ -74,7 +76,7 @@ def test_the_least_manifest_has_the_defaults() -> None:
     manifest = read(START)
     assert (manifest.rank, manifest.url, manifest.adds_ops, manifest.platform) == (0, "", (), None)
     assert manifest.adds_passes == ()
-    assert (manifest.defaults_at_run_time, dict(manifest.providers)) == (False, {})
+    assert (manifest.defaults_at_run_time, dict(manifest.providers), dict(manifest.expects)) == (False, {}, {})
 
 
 def test_an_op_inherits_the_flags_of_its_provider() -> None:
@@ -109,6 +111,9 @@ WRONG = [
     ("flag", PROVIDER + "inplace = 1", errors.ManifestWrongType, "providers.p.inplace", "int 1"),
     ("dtype", PROVIDER + "dtypes = ['bf16']", errors.ManifestWrongValue, "providers.p.dtypes[0]", "bfloat16"),
     ("default", PROVIDER + "default.both = {}", errors.ManifestUnknownKey, "providers.p.default.both", "eager"),
+    ("expects", START + "expects.q.both = {}", errors.ManifestUnknownKey, "expects.q.both", "eager"),
+    ("expects whom", START + "expects.A-b = {}", errors.ManifestWrongValue, "expects.A-b", "'A-b'"),
+    ("expects where", START + "expects.q.eager.a = []", errors.ManifestWrongValue, "expects.q.eager.a", "empty"),
     ("range", PROVIDER + "requires.a = '~=3'", errors.ManifestWrongValue, "providers.p.requires.a", "'~=3'"),
     (
         "library",
@@ -196,6 +201,8 @@ CONTRADICTIONS = [
     (PROVIDER.replace("[providers.p]", "[providers.native]"), "providers.native"),
     (PROVIDER.replace("[providers.p]", "[providers.unfused]"), "providers.unfused"),
     (START + "platform = 'cuda'", "platform"),
+    (PROVIDER + "[expects.p]", "expects.p"),
+    (START + "[expects.native]", "expects.native"),
 ]
 
 

@@ -83,6 +83,7 @@ NEARLY_RIGHT = st.fixed_dictionaries(
         "adds-passes": listed(st.sampled_from(["Fuse", "fuse_2"])),
         "platform": st.sampled_from(["npu", "_x"]),
         "defaults-at-run-time": st.booleans(),
+        "expects": st.dictionaries(NAMES, table(eager=DEFAULT, compiling=DEFAULT), max_size=2),
         "providers": st.dictionaries(NAMES, PROVIDER, max_size=2),
     },
 )

@@ -52,6 +52,24 @@ def test_the_first_installed_name_decides(versions: dict[str, str], modules: set
         )
 
 
+OTHER = Requirement("tea", ">=1", ("maker-tea",))
+
+
+@pytest.mark.parametrize(
+    ("versions", "modules", "said"),
+    [
+        ({"tea": "0.13"}, {"tea"}, "maker-tea is not installed (tea 0.13 is, another package with a module 'tea')"),
+        ({"tea": "0.13"}, set(), "maker-tea is not installed"),
+        ({}, {"tea"}, "maker-tea is not installed (a module 'tea' of unknown origin is)"),
+    ],
+)
+def test_another_package_of_that_name_is_told_apart(versions: dict[str, str], modules: set[str], said: str) -> None:
+    """Unrelated packages share a name on the index; the metadata tell which one is there."""
+    refusal = here(versions, modules).refuse([OTHER], "fast", "fast-kernels")
+    assert refusal is not None
+    assert refusal.got == said
+
+
 def test_the_first_requirement_that_is_not_met_is_told() -> None:
     """One reason is enough, and the order is that of the manifest."""
     libraries = here({"a": "1"}, {"a"})

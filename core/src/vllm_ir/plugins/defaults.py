@@ -1,5 +1,7 @@
 """The default order of each op: who asks to be in it, merged by rank; what cannot stand there is dropped and recorded.
 
+A provider that nobody has installed keeps a place that a manifest expects it at, so that it is shown as absent.
+
 Where `native` stands, and what users put before all of it, is left to `orders`.
 """
 
@@ -14,9 +16,10 @@ from vllm_ir.errors import BadValue
 from vllm_ir.names import NATIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from vllm_ir.platforms import Platform
+    from vllm_ir.plugins.manifest import Defaults
     from vllm_ir.plugins.records import DistributionRecord, ProviderRecord
 
 Orders = dict[str, tuple[str, ...]]
@@ -99,11 +102,16 @@ def of_distributions(
     records = list(records)
     standing = Standing.of(records)
     wishes: list[tuple[str, str, str]] = []
+    expected: set[str] = set()
     for record in sorted(records, key=_rank):
         said = (at_run_time or {}).get(record.name)
         table = _written(record, platform, compiling=compiling) if said is None else said
         wishes += [(op, provider, record.name) for op, names in table.items() for provider in names]
-    return _merge(wishes, standing)
+        for provider, defaults in _expected(record).items():
+            expected.add(provider)
+            places = defaults.of(compiling=compiling)
+            wishes += [(op, provider, record.name) for op, names in places.items() if platform.name in names]
+    return _merge(wishes, standing, expected)
 
 
 def of_platform(platform: Platform, records: Iterable[DistributionRecord], *, compiling: bool) -> Merged:
@@ -147,12 +155,24 @@ def _written(record: DistributionRecord, platform: Platform, *, compiling: bool)
     return table
 
 
-def _merge(wishes: Iterable[tuple[str, str, str]], standing: Standing) -> Merged:
-    """Return orders out of wishes, each provider once, without those that cannot stand there."""
+def _expected(record: DistributionRecord) -> Mapping[str, Defaults]:
+    """Return where a distribution leaves places for providers of others; one that is refused as a whole has no say."""
+    return {} if record.manifest is None or record.failure else record.manifest.expects
+
+
+def _merge(wishes: Iterable[tuple[str, str, str]], standing: Standing, expected: Container[str] = ()) -> Merged:
+    """Return orders out of wishes, each provider once, without those that cannot stand there.
+
+    Args:
+        wishes: op, provider and who wants it there.
+        standing: who can stand in an order here.
+        expected: providers that keep their place where they are not installed.
+    """
     orders: dict[str, list[str]] = {}
     dropped = []
     for op, provider, wanted_by in wishes:
-        reason = standing.refuse(provider, op)
+        absent = provider in expected and provider not in standing.providers
+        reason = None if absent else standing.refuse(provider, op)
         if reason is not None:
             dropped.append(Dropped(op=op, provider=provider, wanted_by=wanted_by, reason=reason))
         elif provider not in orders.setdefault(op, []):

@@ -193,9 +193,11 @@ class Manifest:
         providers: by name.
         digest: SHA-256 of the file, in hexadecimal.
         reserved: names that no provider may have; the core's own manifest may have one of them.
+        expects: where default lists leave a place for providers that other distributions bring, by provider.
 
     Raises:
-        ManifestContradiction: a provider has a reserved name, or the platform a built-in one.
+        ManifestContradiction: a provider has a reserved name, the platform a built-in one, or what is expected of
+            others is brought here.
     """
 
     file: str
@@ -210,6 +212,7 @@ class Manifest:
     providers: Mapping[str, ProviderManifest]
     digest: str
     reserved: tuple[str, ...] = RESERVED
+    expects: Mapping[str, Defaults] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse a name that the core keeps for itself."""
@@ -219,6 +222,11 @@ class Manifest:
             if name in self.reserved:
                 raise Place(self.file, f"providers.{name}").contradiction(
                     f"the name {name!r}", f"another one: {listed(self.reserved)} are reserved"
+                )
+        for name in self.expects:
+            if name in self.providers or name in RESERVED:
+                raise Place(self.file, f"expects.{name}").contradiction(
+                    repr(name), "the name of a provider that another distribution brings"
                 )
 
 

@@ -39,8 +39,10 @@ _TOP: Final = (
     "adds-passes",
     "platform",
     "defaults-at-run-time",
+    "expects",
     "providers",
 )
+_MODES: Final = ("eager", "compiling")
 _PROVIDER: Final = ("platforms", "dtypes", "inplace", "batch-invariant", "requires", "ops", "default")
 _OP: Final = ("platforms", "dtypes", "inplace", "batch-invariant")
 _NEEDS: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("minimum", "maximum"), "rocm": ("gfx",)}
@@ -71,6 +73,7 @@ def parse_manifest(top: Cursor, digest: str = "", reserved: tuple[str, ...] = RE
     _check_schema(top)
     items = top.table(_TOP, required=("schema", "provider-api", "summary"))
     providers = items["providers"].mapping(shapes.NAME) if "providers" in items else {}
+    expects = items["expects"].mapping(shapes.NAME) if "expects" in items else {}
     return Manifest(
         file=top.file,
         provider_api=items["provider-api"].text(shapes.API),
@@ -84,6 +87,7 @@ def parse_manifest(top: Cursor, digest: str = "", reserved: tuple[str, ...] = RE
         providers={name: _provider(name, cursor) for name, cursor in providers.items()},
         digest=digest,
         reserved=reserved,
+        expects={name: _defaults(cursor) for name, cursor in expects.items()},
     )
 
 
@@ -106,7 +110,6 @@ def _provider(name: str, cursor: Cursor) -> ProviderManifest:
     items = cursor.table(_PROVIDER, required=("platforms", "ops"))
     inplace = _flag(items, "inplace", default=False)
     batch_invariant = _flag(items, "batch-invariant", default=False)
-    default = items["default"].table(("eager", "compiling")) if "default" in items else {}
     return ProviderManifest(
         place=Place(cursor.file, cursor.key),
         name=name,
@@ -117,7 +120,7 @@ def _provider(name: str, cursor: Cursor) -> ProviderManifest:
         },
         dtypes=items["dtypes"].texts(shapes.DTYPE) if "dtypes" in items else None,
         requires=_requires(items["requires"]) if "requires" in items else (),
-        defaults=Defaults(*(_default(default.get(mode)) for mode in ("eager", "compiling"))),
+        defaults=_defaults(items.get("default")),
     )
 
 
@@ -169,6 +172,12 @@ def _requires(cursor: Cursor) -> tuple[Requirement, ...]:
             )
         )
     return tuple(found)
+
+
+def _defaults(cursor: Cursor | None) -> Defaults:
+    """Return the ops and platforms by mode."""
+    modes = {} if cursor is None else cursor.table(_MODES)
+    return Defaults(*(_default(modes.get(mode)) for mode in _MODES))
 
 
 def _default(cursor: Cursor | None) -> dict[str, tuple[str, ...]]:

@@ -74,9 +74,15 @@ class Libraries:
             return None
         names = " or ".join(requirement.distributions)
         if self.importable(requirement.library):
-            # Another package with that name, or a copy without metadata: nothing tells that it is the right one.
-            return f"{names} is not installed (a module {requirement.library!r} of unknown origin is)"
+            return f"{names} is not installed ({self._instead(requirement.library)})"
         return f"{names} is not installed"
+
+    def _instead(self, library: str) -> str:
+        """Return what a module is that none of the wanted distributions brought, and that may be anything."""
+        version = self.version(library)
+        if version is None:
+            return f"a module {library!r} of unknown origin is"
+        return f"{library} {version} is, another package with a module {library!r}"
 
 
 def in_range(version: str, versions: str) -> bool:
