@@ -136,6 +136,12 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
+@pytest.fixture(scope="session")
+def make_site(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Site]:
+    """Give what makes empty folders for distributions, for what is asked once for several tests."""
+    return lambda: Site(tmp_path_factory.mktemp("site"))
+
+
 @pytest.fixture
 def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Give a way to set the terminal's width."""

@@ -20,8 +20,8 @@ from vllm_ir.diagnosis.probe import AGREES, DONE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from vllm_ir.diagnosis.children import ProbeResult
     from vllm_ir.diagnosis.report import Report
+    from vllm_ir.diagnosis.results import ProbeResult
     from vllm_ir.plugins.records import Failure
 
 
@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> int:
         raise errors.TorchMissing(verb="doctor --probe", instead="vllm-ir doctor")
     told = report.examine()
     if options.probe:
-        wanted = children.targets(told.found)
+        wanted = children.targets(told.found, told.policy)
         with _progress(len(wanted)) as advance:
             told = told.with_probes(
                 children.probe(wanted, timeout=options.timeout, jobs=options.jobs, told=lambda _: advance())

@@ -18,20 +18,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir.diagnosis.probe import DIFFERS, RAISES, REFUSES
-from vllm_ir.errors import DeniedByPolicy
-from vllm_ir.plugins.policy import DENY
+from vllm_ir.diagnosis.results import DONE, STARTING, ProbeResult, Target, how_it_ended, judge, parts_of, step_of
+from vllm_ir.policy import DENY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from vllm_ir.plugins.records import DistributionRecord
     from vllm_ir.plugins.static import Survey
+    from vllm_ir.policy import Policy
 
 TIMEOUT: Final = 20.0
 """Seconds that one step of a probe may take: loading, warming up one dtype, or running one op with one dtype."""
 
-STARTING: Final = 3
+PATIENCE: Final = 3
 """How many times as long the first step may take, which imports torch and nothing of the provider."""
 
 NOISE: Final = 10_000_000
@@ -39,84 +39,28 @@ NOISE: Final = 10_000_000
 
 _LINES: Final = 40
 _PAUSE: Final = 0.02
+_LAST_WORDS: Final = 2.0
 _KEPT: Final = ("VLLM_IR_CACHE",)
-_FIRST: Final = ("starting", "importing torch")
+_FIRST: Final = (STARTING, "importing torch")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A provider to run.
+def targets(found: Survey, policy: Policy) -> tuple[Target, ...]:
+    """Return every provider that may load, with what its process must not load beside it.
 
-    Attributes:
-        provider: its name.
-        distribution: the distribution that brings it.
-        version: of the distribution.
-        denied: what its process must not load: everything that it does not need.
+    Args:
+        found: what is installed.
+        policy: who may run what; what it denies is run in no process.
     """
-
-    provider: str
-    distribution: str
-    version: str
-    denied: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeResult:
-    """What came of running one provider.
-
-    Attributes:
-        target: which.
-        outcome: "runs", "refuses", "differs", "fails", "crashed", or "timed out".
-        seconds: how long its process lived.
-        step: what it did last.
-        reason: in a sentence, what somebody has to mend; None for the first two outcomes.
-        parts: for each op and dtype, and each warm-up: `what dtype outcome reason traceback`.
-        traceback: of what it raised.
-        output: the last lines that it printed, where it ended by itself or was ended.
-    """
-
-    target: Target
-    outcome: str
-    seconds: float
-    step: str
-    reason: str | None = None
-    parts: tuple[Mapping[str, Any], ...] = ()
-    traceback: str | None = None
-    output: str = ""
-
-    @property
-    def fault(self) -> bool:
-        """Whether somebody has to mend something."""
-        return self.reason is not None
-
-    def describe(self) -> dict[str, Any]:
-        """Return the facts as values that JSON can hold."""
-        return {
-            "provider": self.target.provider,
-            "distribution": self.target.distribution,
-            "version": self.target.version,
-            "outcome": self.outcome,
-            "seconds": round(self.seconds, 1),
-            "step": self.step,
-            "reason": self.reason,
-            "parts": [dict(part) for part in self.parts],
-            "traceback": self.traceback,
-            "output": self.output,
-        }
-
-
-def targets(found: Survey) -> tuple[Target, ...]:
-    """Return every provider that may load, with what its process must not load beside it."""
     return tuple(
-        Target(each.name, one.name, one.version, _denied(one, found))
+        Target(each.name, one.name, one.version, _denied(one, found, policy))
         for one in found.distributions
         for each in one.providers
-        if each.usable
+        if each.usable and not policy.refuse(each.name, one.name)
     )
 
 
-def _denied(one: DistributionRecord, found: Survey) -> tuple[str, ...]:
-    """Return all other distributions, apart from those whose ops or platform this one needs, and what is denied."""
+def _denied(one: DistributionRecord, found: Survey, policy: Policy) -> tuple[str, ...]:
+    """Return all distributions but one, those whose ops or platform it needs apart, and what is denied of all."""
     ops = {op for each in one.providers for op in each.ops}
     platforms = {name for each in one.providers if each.manifest for name in each.manifest.platforms}
     names = [
@@ -125,8 +69,11 @@ def _denied(one: DistributionRecord, found: Survey) -> tuple[str, ...]:
         if other.name != one.name
         and not (other.manifest and (ops.intersection(other.manifest.adds_ops) or other.manifest.platform in platforms))
     ]
-    kind = DeniedByPolicy.kind
-    return (*names, *(each.name for each in found.providers if each.failure and each.failure.kind == kind))
+    for each in found.providers:
+        if policy.refuse(each.name, each.distribution):
+            names.append(each.name)
+        names += [f"{each.name}:{op}" for op in each.ops if policy.refuse(each.name, each.distribution, op)]
+    return tuple(dict.fromkeys(names))
 
 
 def probe(
@@ -191,7 +138,7 @@ class _Child:
 
     Attributes:
         folder: its working folder, empty but for what it tells and prints.
-        killed: why it was ended, where we ended it.
+        killed: what that is called, and why it was ended, where we ended it.
         told: how much it had told when it last told something, and when that was.
     """
 
@@ -200,7 +147,7 @@ class _Child:
     timeout: float
     process: subprocess.Popen[bytes]
     began: float
-    killed: str | None = None
+    killed: tuple[str, str] | None = None
     told: tuple[int, float] = field(default=(0, 0.0))
 
     @classmethod
@@ -221,21 +168,32 @@ class _Child:
 
     def ended(self) -> bool:
         """Tell whether it has ended, and end it where a step takes too long or it prints without end."""
-        # Looked at without taking its exit code, so that its number stays its own until what it left behind is ended.
-        if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+        if self._gone():
             self.kill()
             return True
         size, now = (self.folder / "told").stat().st_size, time.monotonic()
         if size != self.told[0]:
             self.told = (size, now)
-        limit = self.timeout * (STARTING if self.step in _FIRST else 1)
+        limit = self.timeout * (PATIENCE if step_of(self.facts) in _FIRST else 1)
         if now - self.told[1] > limit:
-            self.killed = f"took more than {limit:g} seconds and was ended; --timeout gives it more"
+            self.killed = "timed out", f"took more than {limit:g} seconds and was ended; --timeout gives it more"
         elif (self.folder / "printed").stat().st_size > NOISE:
-            self.killed = f"printed more than {NOISE // 1_000_000} MB and was ended"
+            self.killed = "crashed", f"printed more than {NOISE // 1_000_000} MB and was ended"
         if self.killed is not None:
+            self._let_it_say_where()
             self.kill()
         return self.killed is not None
+
+    def _let_it_say_where(self) -> None:
+        """Have Python's fault handler, which is on in every child, print where each thread is."""
+        self.process.send_signal(signal.SIGABRT)
+        until = time.monotonic() + _LAST_WORDS
+        while not self._gone() and time.monotonic() < until:
+            time.sleep(_PAUSE)
+
+    def _gone(self) -> bool:
+        """Tell whether it has ended, without taking its exit code: its number stays its own until `kill`."""
+        return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def kill(self) -> None:
         """End it and whatever it has started."""
@@ -254,44 +212,17 @@ class _Child:
                     found.append(fact)
         return found
 
-    @property
-    def step(self) -> str:
-        """What it began last."""
-        return next((str(fact["step"]) for fact in reversed(self.facts) if "step" in fact), _FIRST[0])
-
     def result(self) -> ProbeResult:
         """Return what came of it."""
-        facts, step, seconds = self.facts, self.step, time.monotonic() - self.began
-        parts = tuple(fact["result"] for fact in facts if isinstance(fact.get("result"), dict))
-        failure = next((fact["failure"] for fact in facts if isinstance(fact.get("failure"), dict)), None)
+        facts, seconds = self.facts, time.monotonic() - self.began
+        step, parts = step_of(facts), parts_of(facts)
         if self.killed is not None:
-            outcome = "timed out" if "seconds" in self.killed else "crashed"
-            return ProbeResult(
-                self.target, outcome, seconds, step, f"{step}: it {self.killed}.", parts, output=self._printed()
-            )
-        if step != "done":
-            reason = f"{step}: its process was ended by {_how_it_ended(self.process.returncode)}."
+            kind, why = self.killed
+            return ProbeResult(self.target, kind, seconds, step, f"{step}: it {why}.", parts, output=self._printed())
+        if step != DONE:
+            reason = f"{step}: its process was ended by {how_it_ended(self.process.returncode)}."
             return ProbeResult(self.target, "crashed", seconds, step, reason, parts, output=self._printed())
-        if failure is not None:
-            reason, trace = str(failure.get("reason")), failure.get("traceback")
-            return ProbeResult(self.target, "fails", seconds, "loading", reason, parts, trace)
-        return self._judged(parts, seconds)
-
-    def _judged(self, parts: tuple[dict[str, Any], ...], seconds: float) -> ProbeResult:
-        """Return what came of a child that reached its end."""
-        raised = [part for part in parts if part["outcome"] == RAISES]
-        differing = [part for part in parts if part["outcome"] == DIFFERS]
-        worst = raised or differing
-        if not worst:
-            ran = not parts or any(part["outcome"] != REFUSES for part in parts)
-            return ProbeResult(self.target, "runs" if ran else "refuses", seconds, "done", None, parts)
-        first, more = worst[0], len(raised) + len(differing) - 1
-        what = ", ".join(filter(None, [first["what"], first["dtype"]]))
-        verb = "raised" if raised else "differs from native:"
-        others = f" ({more} more below)" if more else ""
-        reason = f"{what}: it {verb} {first['reason']}{others}"
-        outcome = "fails" if raised else "differs"
-        return ProbeResult(self.target, outcome, seconds, "done", reason, parts, first["traceback"])
+        return judge(self.target, facts, seconds)
 
     def _printed(self) -> str:
         """Return the last lines that it printed."""
@@ -299,13 +230,3 @@ class _Child:
             file.seek(max(0, (self.folder / "printed").stat().st_size - 100 * _LINES))
             lines = file.read().decode("utf-8", "replace").splitlines()
         return "\n".join(lines[-_LINES:])
-
-
-def _how_it_ended(code: int) -> str:
-    """Return an exit code in words."""
-    if code >= 0:
-        return f"exit code {code} before it had done its work"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

@@ -7,28 +7,31 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.diagnosis import surroundings
 from vllm_ir.environment import Environment
-from vllm_ir.errors import ConfigurationError, MalformedPriority, MalformedSettings, MalformedVariable, UnknownAllowed
+from vllm_ir.errors import MalformedPriority, MalformedSettings, MalformedVariable, UnknownAllowed
 from vllm_ir.platforms import detect
 from vllm_ir.plugins.static import survey
-from vllm_ir.policy import Policy
+from vllm_ir.policy import Policy, Source
 from vllm_ir.priority import Layer, parse_text
 from vllm_ir.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from vllm_ir.diagnosis.children import ProbeResult
+    from vllm_ir.diagnosis.results import ProbeResult
     from vllm_ir.diagnosis.surroundings import File, Folder, Variable
     from vllm_ir.plugins.static import Survey
 
 LOCK: Final = "vllm-ir.lock"
 """Name of the lock file that a working folder may have."""
+
+NOBODY: Final = Policy((Source(allow=()),))
+"""Who may run where the policy cannot be read: it would stop a run, and nothing that it may deny is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Report:
         variables: those that are set and matter.
         files: those that decide what runs.
         caches: the cache folder and those below it.
-        problems: what stops every run, in sentences.
+        policy: who may be run in a probe.
         probes: how each provider fared; None where none was run.
     """
 
@@ -50,14 +53,13 @@ class Report:
     variables: tuple[Variable, ...]
     files: tuple[File, ...]
     caches: tuple[Folder, ...]
-    problems: tuple[str, ...] = ()
+    policy: Policy = field(default_factory=Policy)
     probes: tuple[ProbeResult, ...] | None = None
 
     @property
     def findings(self) -> tuple[str, ...]:
         """What somebody has to mend, one sentence each."""
-        found = list(self.problems)
-        found += [f"{each.name}={each.value}: {each.problem}" for each in self.variables if each.problem]
+        found = [f"{each.name}={each.value}: {each.problem}" for each in self.variables if each.problem]
         found += [f"{each.role} {each.path}: {each.problem}" for each in self.files if each.problem]
         found += [f"cache {each.path}: {each.problem}" for each in self.caches if each.problem]
         found += [str(each) for each in self.found.conflicts]
@@ -93,30 +95,25 @@ class Report:
 def examine() -> Report:
     """Return the report on this process and machine, from files alone: no torch and no provider is imported."""
     environment, wrong = _read_environment()
-    problems: list[str] = []
+    malformed: dict[str, str] = {}
+    policy = _read_policy(environment, wrong, malformed)
     try:
-        found = survey(environment, detect())
-    except ConfigurationError as error:
-        # An allow list or a policy file that stops every run: all that is installed is told, as if there were none.
-        if isinstance(error, UnknownAllowed):
-            wrong[error.variable] = str(error)
-        else:
-            problems.append(str(error))
-        found = survey(environment, detect(), policy=Policy())
+        found = survey(environment, detect(), policy=policy or Policy())
+    except UnknownAllowed as error:
+        wrong[error.variable] = str(error)
+        policy, found = None, survey(environment, detect(), policy=Policy())
     if environment.op_priority:
         try:
             parse_text(environment.op_priority, Layer.ENVIRONMENT.label)
         except MalformedPriority as error:
             wrong["VLLM_IR_OP_PRIORITY"] = str(error)
-    files, problem = _files(environment)
-    problems += problem
     return Report(
         versions=surroundings.read_versions(_libraries(found)),
         found=found,
         variables=surroundings.read_variables(os.environ, wrong),
-        files=files,
+        files=_files(environment, malformed),
         caches=surroundings.read_caches(environment.cache),
-        problems=tuple(problems),
+        policy=NOBODY if policy is None else policy,
     )
 
 
@@ -140,29 +137,40 @@ def _noting(wrong: dict[str, str], variables: dict[str, str]) -> Iterator[None]:
         del variables[error.variable]
 
 
-def _files(environment: Environment) -> tuple[tuple[File, ...], list[str]]:
-    """Return the files that decide what runs, and what is wrong where no file can be named for it."""
-    found: list[File] = []
-    problems: list[str] = []
+def _read_policy(environment: Environment, wrong: dict[str, str], malformed: dict[str, str]) -> Policy | None:
+    """Return who may run what, or None where that cannot be read, noting why by variable or by file."""
+    try:
+        return Policy.read(environment)
+    except MalformedVariable as error:
+        wrong[error.variable] = str(error)
+    except MalformedSettings as error:
+        malformed[error.file] = str(error)
+    return None
+
+
+def _files(environment: Environment, malformed: Mapping[str, str]) -> tuple[File, ...]:
+    """Return the files that decide what runs."""
+    here = Path.cwd()
+    wanted = [
+        ("policy", environment.policy, "VLLM_IR_POLICY"),
+        ("lock", environment.lock, "VLLM_IR_LOCK"),
+    ]
+    found = [
+        surroundings.read_file(role, Path(value).expanduser(), variable, malformed.get(str(Path(value).expanduser())))
+        for role, value, variable in wanted
+        if value is not None
+    ]
     try:
         settings = Settings.read()
     except MalformedSettings as error:
-        found.append(surroundings.read_file("settings", Path(error.file), "the working folder", str(error)))
-    except ConfigurationError as error:
-        problems.append(str(error))
+        found.insert(0, surroundings.read_file("settings", Path(error.file), "the working folder", str(error)))
     else:
         if settings.file is not None:
-            found.append(surroundings.read_file("settings", settings.file, "the working folder"))
-    for role, value, variable in (
-        ("policy", environment.policy, "VLLM_IR_POLICY"),
-        ("lock", environment.lock, "VLLM_IR_LOCK"),
-    ):
-        if value is not None:
-            found.append(surroundings.read_file(role, Path(value).expanduser(), variable))
-    lock = Path.cwd() / LOCK
-    if environment.lock is None and lock.exists():
-        found.append(surroundings.read_file("lock", lock, "the working folder; VLLM_IR_LOCK would enforce it"))
-    return tuple(found), problems
+            problem = malformed.get(str(settings.file))
+            found.insert(0, surroundings.read_file("settings", settings.file, "the working folder", problem))
+    if environment.lock is None and (here / LOCK).exists():
+        found.append(surroundings.read_file("lock", here / LOCK, "the working folder; VLLM_IR_LOCK would enforce it"))
+    return tuple(found)
 
 
 def _libraries(found: Survey) -> list[str]:
