@@ -198,10 +198,11 @@ def test_batch_invariance_admits_only_what_declares_it(site: Site) -> None:
 
 
 def test_files_cannot_judge_arguments(site: Site) -> None:
-    """`--args` with `--static` is a usage error that says why."""
-    done = site.run("explain", "rms_norm", "--static", "--args", "x=f32[2]")
-    assert done.returncode == 2
-    assert "does not import" in done.stderr
+    """`--args` with `--static`, or with the platform of another machine, is a usage error that says why."""
+    for flags in (["--static"], ["--platform", "cuda:9.0"]):
+        done = site.run("explain", "rms_norm", *flags, "--args", "x=f32[2]")
+        assert done.returncode == 2
+        assert f"{flags[0]} does not import" in done.stderr
 
 
 @needs_torch
@@ -252,3 +253,21 @@ def test_without_torch_the_static_question_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("vllm_ir.cli.explain.find_spec", lambda _: None)
     with pytest.raises(TorchMissing, match="vllm-ir explain --static"):
         explain.run(["rms_norm"])
+
+
+@needs_torch
+def test_nothing_is_allocated_for_a_live_answer(site: Site) -> None:
+    """A tensor larger than any memory is asked about, strides and all; what was asked is told as it is written."""
+    site.add_provider("picky", hooks=PICKY)
+    first = ["--json", "--ir-op-priority.rms_norm=picky", "--args"]
+    specs = (
+        "x=bf16[1000000000,1048576],weight=none,epsilon=1e-6",
+        "x=bf16[4,64:192,1],weight=bf16[64],epsilon=1e-6",
+        "x=bf16[4,64:192],weight=bf16[64],epsilon=1e-6",
+    )
+    huge, apart, wrong = site.run_each([["explain", "rms_norm", *first, spec] for spec in specs])
+    assert (huge.returncode, json.loads(huge.stdout)["selected"]) == (0, "picky")
+    assert json.loads(apart.stdout)["arguments"].startswith("x=bfloat16[4,64:192,1],weight=bfloat16[64],")
+    assert "takes no weight" in apart.stdout
+    assert wrong.returncode == 2
+    assert "'x' has 2 sizes and 1 strides" in wrong.stderr

@@ -84,7 +84,7 @@ def test_a_person_sees_the_reasons_and_the_traceback(five: Site) -> None:
     done = five.run("list", "--all", "--load", **DENY)
     assert done.returncode == 1
     lines = done.stdout.splitlines()
-    assert all(any(line.startswith(f"{name} ") for line in lines) for name in FIVE)
+    assert {line.partition(" ")[0] for line in lines} >= FIVE
     assert done.stdout.count("Traceback (most recent call last)") == 1
     assert "ModuleNotFoundError: No module named 'library_that_is_not_there'" in done.stdout
     assert "1 of them broken" in done.stdout
@@ -107,6 +107,18 @@ def test_eighty_columns_are_enough(five: Site) -> None:
     """No line is longer than the terminal, short of a path that cannot be folded."""
     done = five.run("list", "--all", **DENY)
     assert max(len(line) for line in done.stdout.splitlines() if "/" not in line) <= 80
+
+
+def test_a_list_of_architectures_leaves_the_others_their_columns(site: Site) -> None:
+    """On a terminal the platform's name is enough; where nobody looks, all of it is there."""
+    site.add_provider("broad", platform="rocm")
+    manifest = site.folder / "pack_broad" / "vllm_ir_provider.toml"
+    many = ", ".join(f'"gfx9{number:02}"' for number in range(20))
+    text = manifest.read_text(encoding="utf-8").replace("rocm = {}", f"rocm = {{ gfx = [{many}] }}")
+    manifest.write_text(text, encoding="utf-8")
+    cells = [line.split() for line in site.run("list", "--all", COLUMNS="125").stdout.splitlines()]
+    assert ["broad", "wrong", "platform", "rocm", "1", "dist-broad", "1.0"] in cells
+    assert "rocm (gfx900, gfx901," in site.run("list", "--all", COLUMNS="").stdout
 
 
 def test_a_pipe_gets_one_line_a_provider_with_the_ops_by_name(five: Site) -> None:
@@ -211,7 +223,7 @@ def test_an_environment_without_torch_lists_and_does_not_load(site: Site) -> Non
 def test_nothing_to_list_is_exit_3(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty table is no success."""
     platform = {"name": "cpu", "devices": [], "torch_build": "unknown"}
-    monkeypatch.setattr(listing, "read", lambda: Inventory(platform, ()))
+    monkeypatch.setattr(listing, "read", lambda _: Inventory(platform, ()))
     assert listing.run([]) == 3
 
 

@@ -1,21 +1,19 @@
 """Reading `--args`: an op's arguments written as text, `x=bf16[4,64],weight=none,epsilon=1e-6`.
 
-Reading needs no torch; `realise` makes the values, and imports it.
+A tensor whose rows lie apart has strides behind its sizes: `x=bf16[4,64:192,1]`. Making tensors is left to `stand_ins`.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from vllm_ir.errors import MalformedArguments, MissingArgument, UnknownArgument, did_you_mean
 from vllm_ir.signature import REQUIRED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import torch
 
     from vllm_ir.signature import Signature
 
@@ -37,6 +35,7 @@ DTYPES: Final = {
 """Short names of dtypes, beside torch's own."""
 
 _TENSOR: Final = re.compile(r"([A-Za-z]\w*)\[([^\[\]]*)\]")
+_SIZE: Final = re.compile(r"[0-9]{1,19}")
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _NUMBER: Final = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|nan)")
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "none": None}
@@ -44,14 +43,22 @@ _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "none": N
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor written as `dtype[sizes]`: torch's name of the dtype, and the sizes."""
+    """A tensor written as `dtype[sizes]` or `dtype[sizes:strides]`.
+
+    Attributes:
+        dtype: torch's name of the dtype.
+        shape: the sizes.
+        strides: in elements, as many as there are sizes; None for a contiguous tensor.
+    """
 
     dtype: str
     shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         """Return it as it is written."""
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+        strides = "" if self.strides is None else f":{','.join(map(str, self.strides))}"
+        return f"{self.dtype}[{','.join(map(str, self.shape))}{strides}]"
 
 
 def parse(text: str) -> dict[str, object]:
@@ -82,7 +89,13 @@ def _value(text: str, name: str, value: str) -> object:
     """Return one value."""
     tensor = _TENSOR.fullmatch(value)
     if tensor:
-        return TensorSpec(_dtype(text, tensor[1]), _sizes(text, name, tensor[2]))
+        sizes, colon, strides = tensor[2].partition(":")
+        shape = _sizes(text, name, sizes, "sizes")
+        apart = _sizes(text, name, strides, "strides") if colon else None
+        if apart is not None and len(apart) != len(shape):
+            reason = f"{name!r} has {len(shape)} sizes and {len(apart)} strides"
+            raise MalformedArguments(text=text, reason=reason)
+        return TensorSpec(_dtype(text, tensor[1]), shape, apart)
     if value.lower() in _WORDS:
         return _WORDS[value.lower()]
     if _INTEGER.fullmatch(value):
@@ -106,24 +119,21 @@ def _dtype(text: str, name: str) -> str:
     return full
 
 
-def _sizes(text: str, name: str, sizes: str) -> tuple[int, ...]:
-    """Return the sizes between the brackets; none at all is a tensor of no dimensions."""
+def _sizes(text: str, name: str, sizes: str, what: str) -> tuple[int, ...]:
+    """Return the sizes or strides between the brackets; none at all is a tensor of no dimensions."""
     parts = [part.strip() for part in sizes.split(",") if part.strip()]
-    if not all(part.isdigit() for part in parts):
-        raise MalformedArguments(text=text, reason=f"the sizes of {name!r} are {sizes!r}, wanted whole numbers")
+    if not all(_SIZE.fullmatch(part) for part in parts):
+        raise MalformedArguments(text=text, reason=f"the {what} of {name!r} are {sizes!r}, wanted whole numbers")
     return tuple(map(int, parts))
 
 
-def realise(
-    op: str, signature: Signature, arguments: Mapping[str, object], device: torch.device | str
-) -> tuple[Any, ...]:
-    """Return the values of every parameter of an op, in order.
+def complete(op: str, signature: Signature, arguments: Mapping[str, object]) -> dict[str, object]:
+    """Return what stands for every parameter of an op, in order, defaults filled in.
 
     Args:
         op: the op's name, for errors.
         signature: the parameters of its native function.
         arguments: what `parse` returned.
-        device: where tensors are made; floating ones are random, others zero.
 
     Raises:
         UnknownArgument: a name that the op does not have.
@@ -137,14 +147,4 @@ def realise(
     missing = [name for name, value in given.items() if value is REQUIRED]
     if missing:
         raise MissingArgument(op=op, missing=missing)
-    return tuple(_tensor(value, device) if isinstance(value, TensorSpec) else value for value in given.values())
-
-
-def _tensor(spec: TensorSpec, device: torch.device | str) -> torch.Tensor:
-    """Return a tensor of this description."""
-    import torch
-
-    dtype: torch.dtype = getattr(torch, spec.dtype)
-    if dtype.is_floating_point:
-        return torch.randn(spec.shape, device=device).to(dtype)
-    return torch.zeros(spec.shape, dtype=dtype, device=device)
+    return given

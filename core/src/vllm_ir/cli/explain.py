@@ -1,6 +1,7 @@
 """`vllm-ir explain OP`: every candidate in order, who put it there, and why it does or does not run.
 
-Live, the real predicates are asked with real tensors, and nothing is computed. `--static` asks files alone.
+Live, the real predicates are asked with fake tensors: nothing is computed, nothing allocated. `--static` asks files
+alone, and so can ask about another machine, by the name of its platform.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.cli import output
-from vllm_ir.cli.arguments import parse, realise
+from vllm_ir.cli.arguments import parse
 from vllm_ir.cli.listing import describe_platform
 from vllm_ir.errors import ConfigurationError, TorchMissing
+from vllm_ir.plugins.forecast import AT_RUN_TIME
 from vllm_ir.priority import Layer, Wish, parse_arguments
 from vllm_ir.verdict import UNLISTED, Verdict
 
@@ -53,21 +55,29 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("op", help="name of the op")
     parser.add_argument(
-        "--args", metavar="SPEC", help="the call's arguments: x=bf16[4,64],weight=bf16[64],epsilon=1e-6"
+        "--args",
+        metavar="SPEC",
+        help="the call's arguments: x=bf16[4,64],weight=bf16[64],epsilon=1e-6; strides behind sizes, bf16[4,64:192,1]",
     )
     parser.add_argument("--static", action="store_true", help="from files alone; no provider and no torch is imported")
+    parser.add_argument(
+        "--platform", metavar="NAME", help="on another machine, from files: cpu, cuda:9.0, rocm:gfx942, xpu"
+    )
     parser.add_argument("--compiling", action="store_true", help="for a graph that Inductor compiles")
     parser.add_argument("--json", action="store_true", help="print an object for programs")
     options = parser.parse_args(rest)
-    if options.static and options.args is not None:
-        parser.error("--args are judged by a provider's code, which --static does not import; leave one of them out")
+    # What another machine's providers would answer cannot be asked here, so its name alone asks for files.
+    static = options.static or options.platform is not None
+    if static and options.args is not None:
+        flag = "--static" if options.static else "--platform"
+        parser.error(f"--args are judged by a provider's code, which {flag} does not import; leave one of them out")
     answer = (
-        _forecast(options.op, lists, compiling=options.compiling)
-        if options.static
+        _forecast(options.op, lists, options.platform, compiling=options.compiling)
+        if static
         else _ask(options.op, options.args, lists, compiling=options.compiling)
     )
     if options.json:
-        _print_json(answer, static=options.static)
+        _print_json(answer, static=static)
     else:
         _print_table(answer)
     if answer.problem is not None:
@@ -76,12 +86,12 @@ def run(arguments: list[str]) -> int:
     return 0 if answer.explanation.selected else 1
 
 
-def _forecast(op: str, lists: Mapping[str, Sequence[str]], *, compiling: bool) -> Answer:
+def _forecast(op: str, lists: Mapping[str, Sequence[str]], platform: str | None, *, compiling: bool) -> Answer:
     """Return what files tell."""
     from vllm_ir.cli.facts import preferences, survey_here
     from vllm_ir.plugins.forecast import forecast
 
-    found, asked_for = survey_here(), preferences()
+    found, asked_for = survey_here(platform), preferences()
     wishes = {name: Wish(Layer.COMMAND_LINE, tuple(names)) for name, names in lists.items()}
     asked_for.replace(Layer.COMMAND_LINE, wishes)
     told = forecast(op, found, asked_for, compiling=compiling)
@@ -95,6 +105,7 @@ def _ask(op: str, spec: str | None, lists: Mapping[str, Sequence[str]], *, compi
     """Return what the process itself answers, with every provider loaded."""
     if find_spec("torch") is None:
         raise TorchMissing(verb="explain", instead="vllm-ir explain --static")
+    from vllm_ir.cli import stand_ins
     from vllm_ir.config import IrOpPriorityConfig
     from vllm_ir.plugins.discovery import load_around_conflicts
     from vllm_ir.reporting import explain
@@ -105,19 +116,15 @@ def _ask(op: str, spec: str | None, lists: Mapping[str, Sequence[str]], *, compi
     target = state.registry.get(op)
     IrOpPriorityConfig(lists).apply(Layer.COMMAND_LINE)
     device = state.platform.device_type
-    given = (
-        target.generate_inputs(num_tokens=4, device=device)
-        if written is None
-        else realise(op, target.declaration.signature, written, device)
-    )
-    # Native on the meta device says what is wrong with a call, at no cost; kernels look at what it has let through.
-    target.run_fake(*(value.to("meta") if hasattr(value, "to") else value for value in given))
+    given = stand_ins.example(target, device) if written is None else stand_ins.written(target, written, device)
+    stand_ins.check_call(target, given)  # kernels look at what it has let through
     told = explain(target, *given, compiling=compiling)
     told = replace(told, verdicts=(*told.verdicts, *_left_out(told, found.providers if found else ())))
     for doubt in found.doubts if found else ():
         output.complain(doubt)
     problem = found.conflicts[0] if found and found.conflicts else _problem(op)
-    words = in_words(target.declaration.signature.names, given)
+    names = target.declaration.signature.names
+    words = ",".join(f"{name}={stand_ins.in_words(value)}" for name, value in zip(names, given, strict=False))
     return Answer(told, state.platform.describe(), words, (), problem)
 
 
@@ -142,18 +149,6 @@ def _problem(op: str) -> ConfigurationError | None:
     except ConfigurationError as error:
         return error
     return None
-
-
-def in_words(names: Sequence[str], values: Sequence[Any]) -> str:
-    """Return arguments as `--args` takes them; those behind the last one given have their defaults."""
-    return ",".join(f"{name}={_word(value)}" for name, value in zip(names, values, strict=False))
-
-
-def _word(value: Any) -> str:
-    """Return one argument as `--args` takes it."""
-    if hasattr(value, "dtype"):
-        return f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.shape))}]"
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _print_json(answer: Answer, *, static: bool) -> None:
@@ -221,4 +216,6 @@ def _verdict(each: Verdict) -> output.Cell:
         return ("stands by", output.PLAIN)
     if each.reason == UNLISTED:
         return ("not asked", output.DIM)
+    if each.reason == AT_RUN_TIME:
+        return (f"not known: {each.reason}", output.DOUBTFUL)
     return (f"no: {each.reason}", output.DOUBTFUL)

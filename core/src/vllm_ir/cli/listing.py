@@ -79,11 +79,16 @@ def run(arguments: list[str]) -> int:
         "--all", action="store_true", help="also those that are not for this machine or not wanted, and why"
     )
     parser.add_argument("--load", action="store_true", help="import them in a child process and show what breaks")
+    parser.add_argument(
+        "--platform", metavar="NAME", help="judged for another machine: cpu, cuda:9.0, rocm:gfx942, xpu"
+    )
     parser.add_argument("--json", action="store_true", help="print an object for programs")
     options = parser.parse_args(arguments)
     if options.load and find_spec("torch") is None:
         raise errors.TorchMissing(verb="list --load", instead="vllm-ir list")
-    found = load() if options.load else read()
+    if options.load and options.platform is not None:
+        parser.error("--load imports on this machine, and --platform asks about another; leave one of them out")
+    found = load() if options.load else read(options.platform)
     shown = found.providers if options.all else found.usable
     if options.json:
         _print_json(found, shown)
@@ -139,6 +144,8 @@ def describe_platform(platform: dict[str, Any]) -> str:
     kind = " ".join(filter(None, [first["capability"], first["gfx"]]))
     many = f"{len(devices)} x " if len(devices) > 1 else ""
     name = f"{platform['name']}{f' {kind}' if kind else ''}"
+    if platform.get("named"):
+        return f"{name}, as it was named"
     return f"{name}: {many}{first['name']}, torch {platform['torch_build']}"
 
 
@@ -151,7 +158,9 @@ def _row(each: dict[str, Any]) -> tuple[output.Cell, ...]:
         state = (each["state"], output.GOOD if each["state"] == "loaded" else output.PLAIN)
     narrow = output.terminal_width() < _WIDE
     ops = str(len(each["ops"]) or "-") if narrow else ", ".join(each["ops"])
-    platforms = "all" if narrow and set(each["platforms"]) >= set(BUILT_IN) else ", ".join(each["platforms"])
+    # A list of architectures would leave the other columns no room; `show` has it.
+    needs = [need.partition(" (")[0] if narrow else need for need in each["platforms"]]
+    platforms = "all" if narrow and set(needs) >= set(BUILT_IN) else ", ".join(needs)
     return (
         (each["name"], output.BOLD),
         state,
@@ -194,7 +203,8 @@ def _summary(found: Inventory, *, everything: bool) -> str:
     """Return how many there are, and how to see the others."""
     usable, others = len(found.usable), len(found.providers) - len(found.usable)
     loaded = any(each["state"] == "loaded" for each in found.usable)
-    parts = [f"{usable} {'provider' if usable == 1 else 'providers'} {'can' if loaded else 'may'} run here"]
+    where = "there" if found.platform.get("named") else "here"
+    parts = [f"{usable} {'provider' if usable == 1 else 'providers'} {'can' if loaded else 'may'} run {where}"]
     if others:
         told = everything or others == len(found.faults)
         parts.append(f"{others} cannot{'' if told else ' (vllm-ir list --all tells why)'}")
@@ -203,9 +213,13 @@ def _summary(found: Inventory, *, everything: bool) -> str:
     return ", ".join(parts) + "."
 
 
-def read() -> Inventory:
-    """Return what files tell; nothing is imported."""
-    found = survey_here(quiet=True)
+def read(platform: str | None = None) -> Inventory:
+    """Return what files tell; nothing is imported.
+
+    Args:
+        platform: the name of the machine's platform; this machine when None.
+    """
+    found = survey_here(platform, quiet=True)
     return Inventory(found.platform.describe(), tuple(one.describe() for one in found.distributions), found.doubts)
 
 
