@@ -154,10 +154,16 @@ class Publisher:
         made = cls(interval)
         made._watch()
         atexit.register(made._try)
-        # A process of multiprocessing ends without what atexit holds.
-        util.Finalize(made, made._try, exitpriority=0)
+        made._at_end()
+        util.register_after_fork(made, Publisher._at_end)
         os.register_at_fork(before=made._hold, after_in_parent=made._lock.release, after_in_child=made._go_on)
         return made
+
+    def _at_end(self) -> None:
+        """Write at the end of a process of multiprocessing, which ends without what atexit holds."""
+        from multiprocessing import util
+
+        util.Finalize(self, self._try, exitpriority=0)
 
     def publish(self) -> None:
         """Write what was counted since it was last written."""
