@@ -13,10 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.diagnosis import surroundings
 from vllm_ir.environment import Environment
-from vllm_ir.errors import MalformedPriority, MalformedSettings, MalformedVariable, UnknownAllowed
+from vllm_ir.errors import (
+    ConfigurationError,
+    MalformedPriority,
+    MalformedSettings,
+    MalformedVariable,
+    SelectionError,
+    UnknownAllowed,
+)
 from vllm_ir.platforms import detect
+from vllm_ir.plugins.admission import in_force
 from vllm_ir.plugins.static import survey
 from vllm_ir.policy import Policy, Source
+from vllm_ir.preferences import Preferences
 from vllm_ir.priority import Layer, parse_text
 from vllm_ir.settings import Settings
 
@@ -31,7 +40,7 @@ LOCK: Final = "vllm-ir.lock"
 """Name of the lock file that a working folder may have."""
 
 NOBODY: Final = Policy((Source(allow=()),))
-"""Who may run where the policy cannot be read: it would stop a run, and nothing that it may deny is tried."""
+"""Who may run where policy or lock stop a run: nothing is tried that they may deny."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,10 @@ def examine() -> Report:
     except UnknownAllowed as error:
         wrong[error.variable] = str(error)
         policy, found = None, survey(environment, detect(), policy=Policy())
+    if environment.lock is not None:
+        found, problem = _hold_to_lock(environment, found, policy or Policy())
+        if problem is not None:
+            malformed[str(Path(environment.lock).expanduser())], policy = problem, None
     if environment.op_priority:
         try:
             parse_text(environment.op_priority, Layer.ENVIRONMENT.label)
@@ -146,6 +159,19 @@ def _read_policy(environment: Environment, wrong: dict[str, str], malformed: dic
     except MalformedSettings as error:
         malformed[error.file] = str(error)
     return None
+
+
+def _hold_to_lock(environment: Environment, found: Survey, policy: Policy) -> tuple[Survey, str | None]:
+    """Return what is installed without what the lock in force leaves out, and what would stop a run."""
+    try:
+        lock = in_force(Preferences(environment))
+        if lock is None:
+            return found, None
+        admitted = survey(environment, detect(), policy=policy, admission=lock)
+        lock.verify(admitted)
+    except (ConfigurationError, SelectionError) as error:
+        return found, str(error)
+    return admitted, None
 
 
 def _files(environment: Environment, malformed: Mapping[str, str]) -> tuple[File, ...]:
