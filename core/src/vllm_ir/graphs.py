@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import collections
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ class GraphRecord:
         seconds: how long all of these passes took, without Inductor.
         cached: whether it came from a cache; all but passes and seconds is then what was found when it was made.
         digest: of the plan that it was compiled by.
+        whole: how often each op stayed in the graph as it is, to dispatch when it runs; `lower_to` may leave some.
+        place: where the program begins that the graph is of, as "file:line, in function"; empty where it is not known.
+        number: of the graph in this process, from 1 on, in the order in which they were made; 0 before that is known.
     """
 
     name: str
@@ -76,6 +79,9 @@ class GraphRecord:
     seconds: float = 0.0
     cached: bool = False
     digest: str = ""
+    whole: Mapping[str, int] = field(default_factory=dict)
+    place: str = ""
+    number: int = 0
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
@@ -85,9 +91,11 @@ class GraphRecord:
     def __str__(self) -> str:
         """Return what runs in one line, and a line for each refusal."""
         runs = [f"{op} by {_listed(providers)}" for op, providers in self.counts.items()]
+        runs += [f"{op} whole{_times(count)}" for op, count in self.whole.items()]
         facts = ["; ".join(runs) or "no op in it", f"{self.copies} copies" if self.copies != 1 else "1 copy"]
         facts.append("from a cache" if self.cached else f"our passes took {1e3 * self.seconds:.1f} ms")
-        lines = [f"graph {self.name or 'without a name'}: {', '.join(facts)}"]
+        told = ", ".join([*([f"no. {self.number}"] if self.number else []), *([self.place] if self.place else [])])
+        lines = [f"graph {self.name or 'without a name'}{f' ({told})' if told else ''}: {', '.join(facts)}"]
         lines += [f"  {provider} refused {op} {count}x: {reason}" for op, provider, reason, count in self.refusals]
         return "\n".join(lines)
 
@@ -99,6 +107,8 @@ class GraphRecord:
                 by_provider.setdefault(provider, []).append(node)
             for provider, names in by_provider.items():
                 yield f"{provider} runs {op} in {shortened(names)}"
+        for op in self.whole:
+            yield f"{op} dispatches when it runs: nobody put an implementation in its place"
         for each in self.passes:
             yield f"pass {each.name}: {each.changes} changes in {1e3 * each.seconds:.1f} ms"
 
@@ -109,14 +119,17 @@ class Records:
     def __init__(self) -> None:
         self._graphs: collections.deque[GraphRecord] = collections.deque(maxlen=KEPT)
         self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._made = 0
         self._lock = threading.Lock()
 
-    def add(self, graphs: Iterable[GraphRecord]) -> None:
-        """Remember graphs."""
+    def add(self, graph: GraphRecord) -> GraphRecord:
+        """Remember a graph and return it with its number."""
         with self._lock:
-            for graph in graphs:
-                self._graphs.append(graph)
-                self._counts.update((op, provider) for op, found in graph.counts.items() for provider in found)
+            self._made += 1
+            numbered = replace(graph, number=self._made)
+            self._graphs.append(numbered)
+            self._counts.update((op, provider) for op, found in graph.counts.items() for provider in found)
+        return numbered
 
     def all(self) -> tuple[GraphRecord, ...]:
         """Return what is remembered, oldest first."""
@@ -153,4 +166,9 @@ def shortened(names: Iterable[str]) -> str:
 
 def _listed(providers: Mapping[str, int]) -> str:
     """Return providers with the number of calls each runs, where it is more than one."""
-    return " and ".join(provider + (f" ({count}x)" if count > 1 else "") for provider, count in providers.items())
+    return " and ".join(provider + _times(count) for provider, count in providers.items())
+
+
+def _times(count: int) -> str:
+    """Return how often, where it is more than once."""
+    return f" ({count}x)" if count > 1 else ""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import vllm_ir
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.split_module import split_module
 from torch.utils.checkpoint import checkpoint
@@ -14,6 +17,7 @@ from vllm_ir import ops, report
 from vllm_ir.compile.backend import backend
 from vllm_ir.compile.lower_to import lower_graph
 from vllm_ir.compile.passes import GraphPass
+from vllm_ir.errors import BadCompileOption, NoGraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -202,3 +206,95 @@ def test_a_priority_that_reaches_no_op_is_told(state: Runtime, caplog: pytest.Lo
         compiled(lambda module, _: module, priority={"rms_norm": ["native"]})(X, W)
     told = [record.getMessage() for record in caplog.records if "lower_to left it in the graph" in record.getMessage()]
     assert [text.split(":")[0] for text in told] == ["op rms_norm"]
+
+
+@pytest.mark.usefixtures("state")
+def test_ops_that_stay_whole_are_told_as_such() -> None:
+    """Neither as run by somebody nor as not there; what a compiler took or lowered in a copy is not among them."""
+    compiled(lambda module, _: module)(X, W)
+    assert report().graphs[-1].whole == {"rms_norm": 1, "silu_and_mul": 1}
+    assert "rms_norm whole, silu_and_mul whole, " in str(report().graphs[-1]).replace(";", ",")
+    assert "no op in it" not in str(report().graphs[-1])
+    compiled(OtherCompiler())(X, W)
+    assert report().graphs[-1].whole == {}
+
+    def in_a_copy(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        """Lower one part of a graph that was cut in two, and leave the other."""
+        assert inputs
+        (norm,) = module.graph.find_nodes(op="call_function", target=NORM)
+        order = {node: place for place, node in enumerate(module.graph.nodes)}
+        parts = split_module(module, module, lambda node: int(order[node] > order[norm]))
+        first: Any = next(parts.children())
+        lower_graph(first, of=module)
+        return parts
+
+    compiled(in_a_copy)(X, W)
+    assert report().graphs[-1].whole == {"silu_and_mul": 1}
+    assert report().graphs[-1].counts == {"rms_norm": {"native": 1}}
+
+
+@pytest.mark.usefixtures("state")
+def test_a_compiler_that_returns_nothing_is_told() -> None:
+    """What it returned, and what is wanted."""
+    nothing: Any = lambda _module, _inputs: None  # noqa: E731 - shorter than its type
+    with pytest.raises(BadCompileOption, match="'lower_to' is a function that returned None, wanted one that returns"):
+        vllm_ir.compile(block, lower_to=nothing)(X, W)
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "words"),
+    [
+        ((3,), {}, "lower_graph: module is 3, wanted a torch.fx.GraphModule"),
+        ((None,), {}, "lower_graph: module is None"),
+        ((torch.fx.symbolic_trace(torch.nn.ReLU()),), {"of": 3}, "lower_graph: of is 3"),
+    ],
+)
+def test_what_is_no_graph_is_told(arguments: Any, keywords: Any, words: str) -> None:
+    """As a TypeError, since the call is wrong."""
+    with pytest.raises(NoGraph, match=words) as caught:
+        lower_graph(*arguments, **keywords)
+    assert isinstance(caught.value, TypeError)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 - our own
+
+
+@pytest.mark.usefixtures("state")
+def test_a_graph_of_which_nothing_is_known_is_told() -> None:
+    """One that was traced without inputs has no fake results, so nobody can be asked."""
+
+    class Model(torch.nn.Module):
+        """Calls an op."""
+
+        def forward(self, x: torch.Tensor) -> Any:
+            """Normalise."""
+            return NORM(x, None, 1e-5)
+
+    with pytest.raises(NoGraph, match="a graph without a fake result in node 'x'"):
+        lower_graph(torch.fx.symbolic_trace(Model()))
+
+
+def test_inductor_may_be_the_other_compiler(provide: Callable[..., None]) -> None:
+    """Its cache takes the graph with what lower_graph has to know of it, and nothing is warned of.
+
+    What is taken apart is the compiler's word; who runs what stays the compilation's.
+    """
+    provide(ops.rms_norm, "functional")
+    from torch._dynamo.utils import counters
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+
+    def compiler(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        """Lower a graph, take apart what Inductor wants so, and give it that."""
+        lower_graph(module, table=select_decomp_table())
+        return compile_fx_inner(module, inputs)
+
+    with torch._inductor.config.patch(force_disable_caches=False, fx_graph_cache=True), torch.no_grad():
+        counters.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            got = vllm_ir.compile(block, lower_to=compiler, priority={"rms_norm": "probe"})(X, W)
+        assert report().graphs[-1].counts == {"rms_norm": {"probe": 1}, "silu_and_mul": {"native": 1}}
+        assert counters["inductor"]["fxgraph_cache_bypass"] == 0
+        assert counters["inductor"]["fxgraph_cache_miss"] + counters["inductor"]["fxgraph_cache_hit"] == 1
+    native = ops.rms_norm.declaration.native(X, W, 1e-5)
+    torch.testing.assert_close(got, ops.silu_and_mul.declaration.native(native * 2))

@@ -139,6 +139,21 @@ def test_a_backward_graph_that_is_compiled_later_goes_by_the_same_plan(
     torch.testing.assert_close(x.grad, by_native.grad)
 
 
+def test_graphs_can_be_told_apart(state: Runtime) -> None:
+    """By a number, also where Dynamo calls two of them alike, and by the place in the program that they are of."""
+    assert state is not None
+    for function in (twice, many):
+        torch._dynamo.reset()
+        torch.compile(function, backend=backend, options={"lower_to": lambda module, _: module})(X, W)
+    first, second = report().graphs
+    assert first.name == second.name
+    assert (first.number, second.number) == (1, 2)
+    assert first.place.endswith(", in twice")
+    assert second.place.endswith(", in many")
+    assert "test_selected.py:" in first.place
+    assert f"(no. 2, {second.place}): rms_norm whole (40x), 0 copies" in str(report())
+
+
 def test_a_graph_without_ops_is_told_as_one(state: Runtime) -> None:
     """The backend compiles anything; there is nothing to select."""
     assert state is not None

@@ -42,7 +42,39 @@ ERRORS: list[tuple[IrError, type, list[str]]] = [
         DeclarationError,
         ["torch.float32[4, 8]", "native's are torch.float32[4, 16]"],
     ),
-    (WrongResults(got=[], wanted=["torch.float32[4]"]), DeclarationError, ["Its results are none"]),
+    (
+        WrongResults(got=["torch.float32[4, 8]"], wanted=["torch.float32[4, 16]"]),
+        DeclarationError,
+        ["the shape is [4, 8], wanted [4, 16]."],
+    ),
+    (
+        WrongResults(
+            got=["torch.float16[4]", "torch.int64[2]", "list"],
+            wanted=["torch.float16[4]", "torch.int32[3]", "torch.int32[3]"],
+        ),
+        DeclarationError,
+        [
+            "the dtype of result 1 is torch.int64, wanted torch.int32; the shape of result 1 is [2], wanted [3]",
+            "the type of result 2 is list, wanted torch.int32",
+        ],
+    ),
+    (
+        WrongResults(got=[], wanted=["torch.float32[4]"]),
+        DeclarationError,
+        ["Its results are none", "it returns 0, wanted 1"],
+    ),
+    (
+        UntraceableImplementation(op="norm", provider="fast", cause="It is odd", where="", fix="Mend it."),
+        SelectionError,
+        ["cannot be put into a graph: It is odd. Mend it."],
+    ),
+    (
+        UsedAfterDonation(
+            op="fused", argument="x", node="y", user="the function's result", where="", used="", expression="h.view(2)"
+        ),
+        DeclarationError,
+        ["donates `h.view(2)` as argument 'x' (graph node 'y'), and the function's result uses that memory"],
+    ),
     (EndlessLowering(op="norm", chain=["norm", "fused", "norm"]), SelectionError, ["norm -> fused -> norm", "another"]),
 ]
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.compile import torch_version
 from vllm_ir.compile.functionalization import mark_subgraphs
+from vllm_ir.compile.graph import place_of
 from vllm_ir.compile.guards import watch
+from vllm_ir.compile.kept import check_kept
 from vllm_ir.compile.lower_to import compile_with
 from vllm_ir.compile.options import INDUCTOR, CompileOptions
 from vllm_ir.compile.pipeline import Pipeline
@@ -67,9 +69,10 @@ def compile_graph(
         theirs.update(torch_version.EXACT)
     table = decompositions_without_ops(theirs) if options.lower_to == INDUCTOR else {}
     pipeline = Pipeline(plan, table)
-    recorder = Recorder(name, pipeline)
+    recorder = Recorder(name, pipeline, place_of(module.graph))
     if watched is not None:
         watched.ops = recorder.ops
+    check_kept(module, plan.ops)
     mark_subgraphs(module)
     if options.lower_to != INDUCTOR:
         return compile_with(module, inputs, options, recorder)

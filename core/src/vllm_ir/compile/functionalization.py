@@ -10,8 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from vllm_ir.compile.graph import arguments_of, calls_of, source_of, storages, subgraphs, tensors_of, value_of
+from vllm_ir.compile.graph import (
+    METADATA,
+    arguments_of,
+    calls_of,
+    source_of,
+    storages,
+    subgraphs,
+    tensors_of,
+    value_of,
+)
 from vllm_ir.compile.overlap import overlapping
+from vllm_ir.compile.sources import written_argument
 from vllm_ir.errors import UsedAfterDonation
 
 if TYPE_CHECKING:
@@ -27,12 +37,6 @@ NOTE: Final = "vllm_ir"
 
 INNER: Final = "vllm_ir_inner"
 """The key that marks what is given to a graph inside of another."""
-
-METADATA: Final = frozenset(
-    {"size", "stride", "dim", "ndim", "numel", "nelement", "storage_offset", "element_size", "is_contiguous", "shape"}
-    | {"dtype", "device", "layout"}
-)
-"""Methods and attributes of a tensor that do not depend on its values."""
 
 
 class _Read(NamedTuple):
@@ -186,4 +190,5 @@ def _check(node: fx.Node, place: int, op: IrOp, reads: Mapping[int, list[_Read]]
                 user="the graph's output" if read.node.op == "output" else read.node.name,
                 where=source_of(node),
                 used=source_of(read.node),
+                expression=written_argument(node, argument, index, op.declaration.signature.names[index]),
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir.compile import torch_version
+from vllm_ir.compile import dynamo, torch_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
     from vllm_ir.op import IrOp
 
+
+METADATA: Final = frozenset(
+    {"size", "stride", "dim", "ndim", "numel", "nelement", "storage_offset", "element_size", "is_contiguous", "shape"}
+    | {"dtype", "device", "layout"}
+)
+"""Methods and attributes of a tensor that do not depend on its values."""
 
 GENERATED: Final = '"<vllm_ir '
 """How the names of functions begin that were made from text: no user wrote those lines."""
@@ -118,20 +124,32 @@ def fake_arguments(args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(convert(value) for value in args)
 
 
-def source_of(node: fx.Node) -> str:
-    """Return the user's line that a node comes from, as "file:line, in function: code"; empty where it is not known."""
+def lines_of(node: fx.Node) -> list[tuple[str, str, str, str]]:
+    """Return file, line, function and code of each frame that a node comes from, outermost first."""
     lines = [line.strip() for line in str(node.meta.get("stack_trace") or "").splitlines() if line.strip()]
-    for index in range(len(lines) - 1, -1, -1):
-        line = lines[index]
-        if not line.startswith("File "):
+    found: list[tuple[str, str, str, str]] = []
+    for index, line in enumerate(lines):
+        if not line.startswith("File ") or line.startswith(GENERATED, 5):
             continue
         file, _, rest = line[5:].partition(", line ")
-        if file.startswith(GENERATED):
-            continue
         number, _, function = rest.partition(", in ")
-        code = lines[index + 1] if index + 1 < len(lines) else ""
-        inside = file.strip('"')
-        return f"{inside}:{number}, in {function}" + (f": {code}" if code else "")
+        code = lines[index + 1] if index + 1 < len(lines) and not lines[index + 1].startswith("File ") else ""
+        found.append((file.strip('"'), number, function, code))
+    return found
+
+
+def source_of(node: fx.Node) -> str:
+    """Return the user's line that a node comes from, as "file:line, in function: code"; empty where it is not known."""
+    file, number, function, code = next(reversed(lines_of(node)), ("", "", "", ""))
+    return f"{file}:{number}, in {function}" + (f": {code}" if code else "") if file else ""
+
+
+def place_of(graph: fx.Graph) -> str:
+    """Return the first line of a program that a graph comes from, as "file:line, in function"; empty for none."""
+    for node in graph.nodes:
+        for file, number, function, _ in lines_of(node):
+            if file != dynamo.__file__:  # before torch 2.13 there is a frame of ours around every program
+                return f"{file}:{number}, in {function}"
     return ""
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vllm_ir.compile import torch_version
-from vllm_ir.compile.graph import calls_of, subgraphs
+from vllm_ir.compile.graph import calls_of, subgraphs, value_of
 from vllm_ir.compile.lowering import Lowered
 from vllm_ir.compile.pipeline import Pipeline
 from vllm_ir.compile.plan import Plan
 from vllm_ir.compile.tracing import refresh_views
+from vllm_ir.errors import BadCompileOption, NoGraph
 from vllm_ir.log import logger
 
 if TYPE_CHECKING:
@@ -22,6 +24,22 @@ if TYPE_CHECKING:
 
 HOME: Final = "vllm_ir"
 """The key of a graph module's metadata that says which compilation it belongs to."""
+
+
+class Home(NamedTuple):
+    """Which compilation a graph belongs to.
+
+    Attributes:
+        pipeline: what happens to its graphs.
+        is_inference: whether it is one for inference.
+    """
+
+    pipeline: Pipeline
+    is_inference: bool
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Return what stands for it in the key of a cache that the other compiler keeps."""
+        return str, (f"{self.pipeline.key} {self.is_inference}",)
 
 
 def compile_with(
@@ -44,9 +62,17 @@ def compile_with(
             for _, inner in (*subgraphs(graph), ("", graph)):
                 pipeline.transform(inner.graph)
                 inner.recompile()
-            graph.meta[HOME] = (pipeline, is_inference)
+            graph.meta[HOME] = Home(pipeline, is_inference)
+            before = _ops_in(graph, pipeline.plan)
             made = lower_to(graph, example)
-            _tell_of_ops_left(graph, options, pipeline.plan)
+            if not callable(made):
+                raise BadCompileOption(
+                    option="lower_to",
+                    got=f"a function that returned {made!r}",
+                    wanted="one that returns what runs the graph, called with the graph's inputs",
+                )
+            pipeline.whole = _left(before, _ops_in(graph, pipeline.plan), pipeline.lowered)
+            _tell_of_ops_left(pipeline.whole, options)
             return made
 
     for _, inner in (*subgraphs(module), ("", module)):
@@ -56,12 +82,29 @@ def compile_with(
     return compiled
 
 
-def _tell_of_ops_left(graph: torch.fx.GraphModule, options: CompileOptions, plan: Plan) -> None:
-    """Warn of ops that nobody replaced although somebody said who is to run them."""
+def _ops_in(graph: torch.fx.GraphModule, plan: Plan) -> Counter[str]:
+    """Return how often each op is called in a graph and in its parts."""
     calls = calls_of(plan.ops)
     modules = [graph, *(inner for _, inner in subgraphs(graph))]
-    left = {calls[node.target][0].name for each in modules for node in each.graph.nodes if node.target in calls}
-    for name in sorted(left & set(options.wishes())):
+    return Counter(calls[node.target][0].name for each in modules for node in each.graph.nodes if node.target in calls)
+
+
+def _left(before: Counter[str], after: Counter[str], lowered: Lowered | None) -> dict[str, int]:
+    """Return how often each op stays whole; one that was lowered in a copy of its part still stands in the graph.
+
+    Args:
+        before: how often each was in the graph that the compiler was given.
+        after: how often each is there still.
+        lowered: what the compiler had lowered.
+    """
+    done = {} if lowered is None else {op: len(nodes) for op, nodes in lowered.selected.items()}
+    counts = {op: min(count, before[op] - done.get(op, 0)) for op, count in sorted(after.items())}
+    return {op: count for op, count in counts.items() if count > 0}
+
+
+def _tell_of_ops_left(left: Mapping[str, int], options: CompileOptions) -> None:
+    """Warn of ops that nobody replaced although somebody said who is to run them."""
+    for name in sorted(set(left) & set(options.wishes())):
         logger.warning(
             "op %s: lower_to left it in the graph, so it dispatches when it runs, and compile(priority=...) does not"
             " hold for it. Call lower_graph on the graph.",
@@ -83,25 +126,56 @@ def lower_graph(
             in its nodes' metadata.
         plan: what it goes by; that of the compilation the graph comes from, else that of the current context.
         of: the graph that the `lower_to` function was given, where `module` is a part cut out of it.
-        table: what to take apart while implementations are traced; nothing when None.
+        table: what to take apart while implementations are traced, such as Inductor's decompositions where it gets the
+            graph; nothing when None.
 
     Returns:
         who runs which node, and why others do not.
 
     Raises:
+        NoGraph: it is none, or an op in it is given what has no fake result.
         SelectionError: nothing may run a call, or what a user named cannot.
         BatchGuard: a predicate asks for a size that changes from call to call.
     """
-    home: Any = (of or module).meta.get(HOME)
-    if home is not None and plan is None and table is None:
-        pipeline, is_inference = home
+    for argument, value in (("module", module), ("of", of)):
+        if not _is_graph(value) and (value is not None or argument == "module"):
+            raise NoGraph(argument=argument, got=repr(value))
+    home: Home | None = (of or module).meta.get(HOME)
+    if home is not None and plan is None:
+        pipeline, is_inference = home.pipeline, home.is_inference
     else:
-        pipeline, is_inference = Pipeline(plan or Plan.take(), table or {}), home is not None and home[1]
+        pipeline = Pipeline(plan or Plan.take(), {})
+        is_inference = home is not None and home.is_inference
+    _check_fakes(module, pipeline.plan)
     found = Lowered()
     for name, inner in (*subgraphs(module), ("", module)):
         # What a part is given belongs to the graph around it, whatever the caller donated.
-        lowered = pipeline.lower(inner.graph, is_inference=is_inference and not name and of in (None, module))
+        whole = not name and of in (None, module)
+        lowered = pipeline.lower(inner.graph, is_inference=is_inference and whole, table=table)
         refresh_views(inner.graph)
         inner.recompile()
         found = found.joined(lowered)
     return found
+
+
+def _is_graph(value: object) -> bool:
+    """Tell whether a value is a graph module."""
+    import torch
+
+    return isinstance(value, torch.fx.GraphModule)
+
+
+def _check_fakes(module: torch.fx.GraphModule, plan: Plan) -> None:
+    """Raise if nothing is known of what an op is given, as in a graph that was traced without any inputs.
+
+    Raises:
+        NoGraph: so it is.
+    """
+    calls = calls_of(plan.ops)
+    for each in (module, *(inner for _, inner in subgraphs(module))):
+        for node in each.graph.nodes:
+            blank = (
+                next((n for n in node.all_input_nodes if value_of(n) is None), None) if node.target in calls else None
+            )
+            if blank is not None:
+                raise NoGraph(argument="module", got=f"a graph without a fake result in node {blank.name!r}")

@@ -32,6 +32,7 @@ class Pipeline:
         backward: whether the graph at hand is a backward one.
         ran: what each pass did since it was last taken.
         lowered: what lowering did since it was last taken.
+        whole: how often each op was left in the graph as it is, since it was last taken.
     """
 
     def __init__(self, plan: Plan, table: Mapping[Any, Callable[..., Any]]) -> None:
@@ -41,6 +42,7 @@ class Pipeline:
         self.backward = False
         self.ran: list[PassRecord] = []
         self.lowered: Lowered | None = None
+        self.whole: dict[str, int] = {}
 
     @property
     def key(self) -> str:
@@ -64,19 +66,27 @@ class Pipeline:
         """Run the passes on the graph with the ops in it."""
         self.ran += run_passes(self.plan.passes, graph, self.plan.bringers)
 
-    def lower(self, graph: fx.Graph, *, is_inference: bool) -> Lowered:
-        """Replace every call of an op by the implementation that runs it."""
-        lowered = Lowering(self.plan, self._table, donating=is_inference).apply(graph)
+    def lower(
+        self, graph: fx.Graph, *, is_inference: bool, table: Mapping[Any, Callable[..., Any]] | None = None
+    ) -> Lowered:
+        """Replace every call of an op by the implementation that runs it.
+
+        Args:
+            graph: functional.
+            is_inference: whether it is for inference, so that the caller's donations count.
+            table: what is taken apart while an implementation is traced; that of the compilation when None.
+        """
+        lowered = Lowering(self.plan, self._table if table is None else table, donating=is_inference).apply(graph)
         self.ran.append(PassRecord("lowering", lowered.changes, lowered.seconds))
         # Another compiler may have a graph lowered in parts.
         self.lowered = lowered if self.lowered is None else self.lowered.joined(lowered)
         return lowered
 
-    def take(self) -> tuple[tuple[PassRecord, ...], Lowered | None]:
-        """Return what happened since this was last asked, and forget it."""
-        ran, lowered = tuple(self.ran), self.lowered
-        self.ran, self.lowered = [], None
-        return ran, lowered
+    def take(self) -> tuple[tuple[PassRecord, ...], Lowered | None, dict[str, int]]:
+        """Return what happened since this was last asked, and which ops were left whole, and forget it."""
+        taken = tuple(self.ran), self.lowered, self.whole
+        self.ran, self.lowered, self.whole = [], None, {}
+        return taken
 
     def patches(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the configuration that puts the passes into Inductor's own.

@@ -24,14 +24,16 @@ class Recorder:
     Args:
         name: how Dynamo calls the graph.
         pipeline: what happens to it, to its forward graph and to its backward graph.
+        place: where the program begins that it is of.
 
     Attributes:
         pipeline: the same.
         ops: those that implementations were put in place of, so far.
     """
 
-    def __init__(self, name: str, pipeline: Pipeline) -> None:
+    def __init__(self, name: str, pipeline: Pipeline, place: str = "") -> None:
         self._name = name
+        self._place = place
         self.pipeline = pipeline
         self._seen = False
         self.ops: set[str] = set()
@@ -67,7 +69,7 @@ class Recorder:
             backward: whether it is a backward graph.
             cached: whether it came from a cache.
         """
-        ran, lowered = self.pipeline.take()
+        ran, lowered, whole = self.pipeline.take()
         known = found or lowered
         record = GraphRecord(
             name=self._name + BACKWARD * backward,
@@ -78,9 +80,11 @@ class Recorder:
             seconds=sum(each.seconds for each in ran),
             cached=cached,
             digest=self.pipeline.plan.digest,
+            whole=whole,
+            place=self._place,
         )
         self.ops.update(record.selected)
-        runtime.current().graphs.add([record])
+        record = runtime.current().graphs.add(record)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("%s", record)
             for line in record.details():

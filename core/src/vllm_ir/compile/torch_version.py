@@ -210,7 +210,9 @@ def compile_with_aot(module: torch.fx.GraphModule, inputs: Sequence[Any], compil
 
         def run(graph_module: torch.fx.GraphModule, example: Sequence[Any]) -> Any:
             """Compile one graph."""
-            return make_boxed_func(compiler(graph_module, example, is_inference=is_inference, backward=backward))
+            made = compiler(graph_module, example, is_inference=is_inference, backward=backward)
+            # What takes its inputs in a list already, such as what Inductor makes, says so.
+            return made if getattr(made, "_boxed_call", False) else make_boxed_func(made)
 
         return run
 

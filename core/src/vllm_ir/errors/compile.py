@@ -27,7 +27,7 @@ class UsedAfterDonation(DeclarationError):
         self.expression = expression
         at = f" (at {where})" if where else ""
         later = f" (at {used})" if used else ""
-        what = f"`{expression}` as" if expression and expression != argument else "its"
+        what = f"`{expression}` as" if expression else "its"
         # A node's name is quoted, other words are not.
         who = repr(user) if user.isidentifier() else user
         super().__init__(
@@ -93,8 +93,9 @@ class WrongResults(DeclarationError):
 
     def __init__(self, *, got: Sequence[str], wanted: Sequence[str]) -> None:
         self.got, self.wanted = tuple(got), tuple(wanted)
+        mine, theirs = ", ".join(got) or "none", ", ".join(wanted)
         super().__init__(
-            f"Its results are {', '.join(got) or 'none'}, native's are {', '.join(wanted)}: {_differences(got, wanted)}.",
+            f"Its results are {mine}, native's are {theirs}: {_differences(got, wanted)}.",
             got=self.got,
             wanted=self.wanted,
         )
@@ -168,17 +169,33 @@ class BadCompileOption(ConfigurationError):
 
 
 class UnknownCompileArgument(CallError):
-    """A keyword that `vllm_ir.compile` does not have, or more by position than the model."""
+    """A keyword that `vllm_ir.compile` does not have, or more by position than the model.
 
-    def __init__(self, *, argument: str, known: Sequence[str], option: bool = False) -> None:
-        self.argument, self.known, self.option = argument, tuple(known), option
-        hint = f" It is an option of Inductor: write options={{{argument!r}: ...}}." if option else ""
+    Args:
+        argument: the keyword, or what was given by position as text.
+        known: the keywords.
+        option: whether Inductor has an option of that name.
+        positional: whether it was given by position.
+    """
+
+    def __init__(self, *, argument: str, known: Sequence[str], option: bool = False, positional: bool = False) -> None:
+        self.argument, self.known, self.option, self.positional = argument, tuple(known), option, positional
+        hint = did_you_mean(argument, known)
+        if positional:
+            hint = ""
+        elif option:
+            hint = f" It is an option of Inductor: write options={{{argument!r}: ...}}."
+        problem = (
+            f"takes the model alone by position, got {argument} behind it"
+            if positional
+            else f"has no argument {argument!r}"
+        )
         super().__init__(
-            f"vllm_ir.compile has no argument {argument!r}; it takes a model and the keywords {listed(known)}."
-            f"{hint or did_you_mean(argument, known)}",
+            f"vllm_ir.compile {problem}; its keywords are {listed(known)}.{hint}",
             argument=argument,
             known=tuple(known),
             option=option,
+            positional=positional,
         )
 
 
