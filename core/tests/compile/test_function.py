@@ -9,6 +9,7 @@ import functools
 import inspect
 import pickle
 import threading
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,15 @@ from torch import Tensor
 from vllm_ir import ops
 from vllm_ir.compile.lower_to import lower_graph
 from vllm_ir.compile.passes import GraphPass
-from vllm_ir.errors import BadCompileOption, IrError, UnknownOp, UnknownProvider, UsedAfterDonation
+from vllm_ir.errors import (
+    BadCompileOption,
+    BrokenPass,
+    IrError,
+    UnknownCompileArgument,
+    UnknownOp,
+    UnknownProvider,
+    UsedAfterDonation,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -369,7 +378,7 @@ def test_whoever_compiles_around_it_sees_through_it() -> None:
 
 
 def test_an_error_of_ours_is_raised_as_it_is() -> None:
-    """A call raises the error itself, with what Dynamo made of it, and the place in our code, as its causes."""
+    """A call raises the error itself, and its traceback says the sentence once; Dynamo's story is its context."""
 
     def wrong(x: Tensor, r: Tensor) -> Tensor:
         """Read what was donated."""
@@ -380,12 +389,36 @@ def test_an_error_of_ours_is_raised_as_it_is() -> None:
     with pytest.raises(UsedAfterDonation) as caught:
         compiled(X.clone(), X.clone())
     error = caught.value
-    assert error.argument == "x"
-    assert isinstance(error.__cause__, torch._dynamo.exc.BackendCompilerFailed)
-    original = error.__cause__.inner_exception
+    assert (error.argument, error.expression) == ("x", "x")
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    assert text.count(str(error)) == 1
+    assert len(text.splitlines()) < 12
+    assert "_dynamo" not in text
+    assert isinstance(error.__context__, torch._dynamo.exc.BackendCompilerFailed)
+    original = error.__context__.inner_exception
     assert type(original) is UsedAfterDonation
     assert original is not error
     assert original.__traceback__ is not None
+
+
+def test_what_a_users_pass_raised_is_the_cause_of_the_error() -> None:
+    """Its author sees the line of the pass, and nothing of Dynamo's."""
+
+    class Broken(GraphPass):
+        """Raises."""
+
+        def apply(self, graph: torch.fx.Graph) -> int:
+            """Divide by nothing."""
+            return len(graph.nodes) // 0
+
+    compiled: Any = vllm_ir.compile(normalize, lower_to=lower, passes=[Broken()])
+    with pytest.raises(BrokenPass) as caught:
+        compiled(X)
+    error = caught.value
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    assert "return len(graph.nodes) // 0" in text
+    assert "_dynamo" not in text
 
 
 def test_an_error_of_the_model_is_the_models() -> None:
@@ -418,12 +451,33 @@ def test_a_priority_that_cannot_be_is_an_error_of_the_first_call(priority: Any, 
         (Net, {}, "wanted a module or a function"),
         (normalize, {"options": {"exact": True}}, "'exact' is among the options, wanted a keyword of its own"),
         (normalize, {"mode": "fastest"}, "'mode' is 'fastest', wanted one of 'default'"),
+        (normalize, {"dynamic": "yes"}, "'dynamic' is 'yes', wanted True, False or None"),
+        (normalize, {"fullgraph": "yes"}, "'fullgraph' is 'yes', wanted a bool"),
+        (normalize, {"options": [1]}, r"'options' is \[1\], wanted a mapping of names to values"),
     ],
 )
 def test_what_cannot_be_is_said_before_any_call(model: Any, keywords: dict[str, Any], words: str) -> None:
     """A wrong argument is an error where it is written."""
     with pytest.raises(BadCompileOption, match=words):
         vllm_ir.compile(model, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("args", "keywords", "words"),
+    [
+        ((), {"priorty": {}}, "has no argument 'priorty'; its keywords are 'priority', .*Did you mean 'priority'"),
+        ((), {"max_autotune": True}, r"an option of Inductor: write options=\{'max_autotune': ...\}"),
+        (({"rms_norm": "a"},), {}, r"takes the model alone by position, got \{'rms_norm': 'a'\} behind it"),
+    ],
+)
+def test_an_argument_that_it_does_not_have_is_told_with_the_nearest(args: Any, keywords: Any, words: str) -> None:
+    """As a TypeError, since the call is wrong."""
+    package: Any = vllm_ir.compile
+    with pytest.raises(UnknownCompileArgument, match=words) as caught:
+        package(normalize, *args, **keywords)
+    assert isinstance(caught.value, TypeError)
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own
+    assert str(again) == str(caught.value)
 
 
 def test_the_package_is_the_function() -> None:

@@ -80,6 +80,11 @@ def test_an_unknown_option_is_told_with_the_nearest(option: str, near: str) -> N
         ({"priority": [("rms_norm", "a")]}, "wanted a mapping of op names"),
         ({"passes": [lower]}, "'passes' is a sequence with .*, wanted GraphPass objects"),
         ({"passes": 5}, "'passes' is 5, wanted a sequence of GraphPass objects"),
+        ({"priority": {3: "native"}}, "'priority' is given for 3, wanted names of ops, or ops"),
+        ({"priority": {ops.rms_norm: "a", "rms_norm": "b"}}, "'priority' is given twice for op 'rms_norm'"),
+        ({3: 4}, "'options' is a mapping with the name 3, wanted texts as names"),
+        ([1], r"'options' is \[1\], wanted a mapping of names to values"),
+        ({"lower_to": lambda module: module}, r"'lower_to' is <lambda>\(module\): too many positional arguments"),
         ({"lower_to": "inductr"}, "'lower_to' is 'inductr', wanted 'inductor' or a function"),
         ({"lower_to": lower, "max_autotune": True}, "given with max_autotune, wanted no option of Inductor"),
         ({"exact": "yes"}, "'exact' is 'yes', wanted a bool"),
@@ -88,10 +93,21 @@ def test_an_unknown_option_is_told_with_the_nearest(option: str, near: str) -> N
         ({"use_post_grad_passes": False}, "'use_post_grad_passes' is off .*, wanted on"),
     ],
 )
-def test_a_value_that_cannot_be_is_told(options: dict[str, Any], words: str) -> None:
+def test_a_value_that_cannot_be_is_told(options: Any, words: str) -> None:
     """With what was given and what is wanted."""
     with pytest.raises(BadCompileOption, match=words):
         CompileOptions.read(options)
+
+
+def test_an_op_may_stand_for_its_name() -> None:
+    """In a priority, whatever its op is called."""
+    assert dict(CompileOptions.read({"priority": {ops.rms_norm: "a,b"}}).priority) == {"rms_norm": ("a", "b")}
+
+
+def test_a_compiler_that_does_not_tell_its_arguments_is_taken() -> None:
+    """Functions of an extension need not; what takes anything takes a graph and its inputs."""
+    for compiler in (max, lambda *given: given[0]):
+        assert CompileOptions.read({"lower_to": compiler}).lower_to is compiler
 
 
 def test_a_mode_that_cannot_be_is_told() -> None:

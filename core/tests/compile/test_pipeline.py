@@ -128,6 +128,20 @@ def test_what_a_pass_inserts_gets_its_fake_result(dynamic: bool) -> None:
     torch.testing.assert_close(got, (native + 1).cos())
 
 
+INSERTED: dict[str, tuple[Any, Callable[[Any], tuple[Any, ...]]]] = {
+    "fake": (SWIGLU, lambda norm: (norm, norm)),
+    "input": (torch.ops.aten.mul_.Tensor, lambda norm: (norm.args[0], 2)),
+    "view": (torch.ops.aten.add_.Tensor, lambda norm: (norm, 2)),
+    "donating": (
+        ops.fused_add_rms_norm.maybe_inplace.torch_op,
+        lambda norm: (norm, norm.args[0], None, 1e-5),
+    ),
+}
+"""What a pass inserts that it must not, and what it gives that."""
+
+ANSWERS: dict[str, Any] = {"answer": None, "negative": -1, "bool": True, "float": 1.0}
+
+
 class Broken(GraphPass):
     """Breaks in one of several ways."""
 
@@ -143,10 +157,15 @@ class Broken(GraphPass):
         if self.how == "graph":
             other = torch.fx.Graph()
             norm.args = (other.placeholder("stranger"), *norm.args[1:])
-        if self.how == "fake":
+        if self.how in INSERTED:
             with graph.inserting_after(norm):
-                graph.call_function(SWIGLU, (norm, norm))
-        return None if self.how == "answer" else 1
+                target, given = INSERTED[self.how]
+                graph.call_function(target, given(norm))
+        if self.how == "results":
+            graph.output_node().args = ((norm, norm),)
+        if self.how == "inputs":
+            graph.placeholder("more")
+        return ANSWERS.get(self.how, 1)
 
 
 @pytest.mark.usefixtures("state")
@@ -155,8 +174,19 @@ class Broken(GraphPass):
     [
         ("raises", "KeyError: "),
         ("answer", "apply returned NoneType, wanted the number of changes"),
+        ("negative", "apply returned -1, wanted the number of changes, from 0 on"),
+        ("bool", "apply returned bool, wanted the number of changes"),
+        ("float", "apply returned float, wanted the number of changes"),
         ("graph", "RuntimeError: "),
         ("fake", "RuntimeError: "),
+        ("input", "its node 'mul__tensor' (aten.mul_.Tensor) writes to 'arg0_1', an input of the graph"),
+        (
+            "view",
+            "its node 'add__tensor' (aten.add_.Tensor) writes to 'rms_norm', and a pass leaves the graph functional",
+        ),
+        ("donating", "(vllm_ir.fused_add_rms_norm.maybe_inplace) writes to "),
+        ("results", "it left the graph with 2 results, wanted 1 as before"),
+        ("inputs", "it changed the inputs of the graph from 'arg0_1', 'arg1_1' to 'arg0_1', 'arg1_1', 'more'"),
     ],
 )
 def test_a_broken_pass_is_named(how: str, said: str) -> None:
@@ -168,6 +198,37 @@ def test_a_broken_pass_is_named(how: str, said: str) -> None:
     assert said in error.cause
     assert "\n" not in error.cause
     assert "leave it out of passes=[...]" in str(error)
+
+
+@pytest.mark.usefixtures("state")
+def test_a_graph_is_looked_at_whatever_a_pass_says_it_did() -> None:
+    """One that says that it changed nothing, and lies, is found out, too."""
+
+    class Lying(GraphPass):
+        """Takes an input from another graph."""
+
+        def apply(self, graph: torch.fx.Graph) -> int:
+            """Break the graph and deny it."""
+            (norm,) = graph.find_nodes(op="call_function", target=NORM)
+            norm.args = (torch.fx.Graph().placeholder("stranger"), *norm.args[1:])
+            return 0
+
+    with pytest.raises(Exception, match="Graph pass 'Lying' failed: RuntimeError: "):
+        run(lambda x: ops.rms_norm(x, W, 1e-5), X, passes=[Lying()])
+
+
+@pytest.mark.usefixtures("state")
+def test_a_write_that_the_program_asks_for_is_nobodys_fault() -> None:
+    """What AOTAutograd put in to write an input back stays through every pass."""
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        """Write to what was given."""
+        return ops.rms_norm(x.mul_(2), W, 1e-5)  # type: ignore[no-any-return]
+
+    x = X.clone()
+    with torch.no_grad():
+        run(written, x, passes=[Watching("b", []), Inserting()])
+    assert torch.equal(x, X * 2)
 
 
 def test_a_broken_pass_of_a_distribution_names_that(state: Runtime) -> None:

@@ -32,9 +32,14 @@ class _Package(types.ModuleType):
     else:
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            """Compile a model; brought in when it is first called, so that the package stays light."""
-            from vllm_ir.compile.function import compile_model
+            """Compile a model; brought in when it is first called, so that the package stays light.
 
+            Raises:
+                UnknownCompileArgument: it has no argument of a name, or was given more than the model by position.
+            """
+            from vllm_ir.compile.function import check_call, compile_model
+
+            check_call(args, kwargs)
             return compile_model(*args, **kwargs)
 
         @property

@@ -46,6 +46,13 @@ def compiling() -> bool:
     return CompileContext.try_get() is not None
 
 
+def opens_sizes_that_change() -> bool:
+    """Tell whether this thread compiles a frame that Dynamo will compile anew, for all sizes, when one has changed."""
+    from torch._dynamo import config
+
+    return compiling() and bool(config.automatic_dynamic_shapes)
+
+
 def compile_apart(
     function: Callable[..., Any], backend: Callable[..., Any], keywords: Mapping[str, Any]
 ) -> Callable[..., Any]:

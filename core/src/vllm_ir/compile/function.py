@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
+import reprlib
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from vllm_ir import runtime
-from vllm_ir.compile import dynamo
+from vllm_ir.compile import dynamo, inductor_options
 from vllm_ir.compile.backend import compile_graph, take_plan
-from vllm_ir.compile.options import GUARD_FILTER, INDUCTOR, CompileOptions
-from vllm_ir.errors import BadCompileOption, IrError
+from vllm_ir.compile.options import GUARD_FILTER, INDUCTOR, CompileOptions, check_options
+from vllm_ir.errors import BadCompileOption, IrError, UnknownCompileArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -98,6 +100,13 @@ def compile_model(
         BatchGuard: at a call: a predicate asks for a size that changes from call to call.
         SelectionError: at a call: nothing may run an op, or what a user named cannot.
     """
+    check_options(options)
+    for name, value, kinds, wanted in (
+        ("dynamic", dynamic, (bool, type(None)), "True, False or None"),
+        ("fullgraph", fullgraph, (bool,), "a bool"),
+    ):
+        if not isinstance(value, kinds):
+            raise BadCompileOption(option=name, got=repr(value), wanted=wanted)
     given = dict(options or {})
     own = {"priority": priority, "passes": passes, "lower_to": lower_to, "exact": exact}
     twice = sorted(own.keys() & given.keys())
@@ -108,6 +117,21 @@ def compile_model(
         keywords["options"] = {GUARD_FILTER: given[GUARD_FILTER]}
     recipe = Recipe(CompileOptions.read({**given, **own}, mode), keywords)
     return recipe.apply if model is None else recipe.apply(model)
+
+
+def check_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise if `compile_model` cannot be called so, with the nearest name.
+
+    Raises:
+        UnknownCompileArgument: it has no argument of a name, or takes none by position but the model.
+    """
+    known = tuple(name for name in inspect.signature(compile_model).parameters if name != "model")
+    unknown = [name for name in kwargs if name != "model" and name not in known]
+    if unknown:
+        name = unknown[0]
+        raise UnknownCompileArgument(argument=name, known=known, option=name in inductor_options.names())
+    if len(args) > 1:
+        raise UnknownCompileArgument(argument=reprlib.repr(args[1]), known=known, positional=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +177,8 @@ class Recipe:
                 own = find_own(error)
                 if own is None:
                     raise
-                raise own from error
+                # What Dynamo made of it says the same again, between its own frames; it stays the context.
+                raise own from own.__cause__
 
         dynamo.pretend_to_be_compiled(run, function)
         return run
@@ -254,7 +279,8 @@ class Variants:
 def find_own(error: BaseException) -> IrError | None:
     """Return a copy of the error of ours that Dynamo has wrapped, or None.
 
-    A copy, because what was raised first is the cause of what Dynamo made of it, and shows the place in our code.
+    A copy, because what was raised first shows the place in our code. What caused that, such as an exception in a
+    user's pass, causes the copy.
     """
     if isinstance(error, IrError) or not dynamo.is_dynamos(error):
         return None
@@ -262,7 +288,9 @@ def find_own(error: BaseException) -> IrError | None:
     found: BaseException | None = error
     while found is not None and found not in seen:
         if isinstance(found, IrError):
-            return copy.copy(found)
+            own = copy.copy(found)
+            own.__cause__ = found.__cause__
+            return own
         seen.append(found)
         found = getattr(found, "inner_exception", None) or found.__cause__ or found.__context__
     return None

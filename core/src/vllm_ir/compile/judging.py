@@ -6,17 +6,19 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir import dispatch, runtime
-from vllm_ir.compile import torch_sizes, torch_version
+from vllm_ir.compile import dynamo, torch_sizes, torch_version
 from vllm_ir.compile.graph import tensors_of
 from vllm_ir.compile.tracing import describe
 from vllm_ir.dispatch import BrokenPredicate, GuardingPredicate
 from vllm_ir.errors import (
     BatchGuard,
+    IrError,
     NoImplementation,
     PredicateFailed,
     RefusedArguments,
     UntraceableImplementation,
 )
+from vllm_ir.errors.compile import WRAP
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -42,6 +44,7 @@ class Judge:
         self._plan = plan
         self._asked: dict[object, Unsupported | None] = {}
         self._untraceable: dict[IrOpImpl, str] = {}
+        self._batches: torch_sizes.OpenBatches | None = None
         self.refusals: dict[tuple[str, str, str], int] = {}
 
     def select(self, op: IrOp, args: Sequence[Any], *, without: Collection[IrOpImpl], where: str) -> IrOpImpl:
@@ -80,10 +83,14 @@ class Judge:
         Raises:
             UntraceableImplementation: a user named it, or it is the last resort.
         """
-        cause = f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
+        cause, fix = " ".join(str(error).split()).rstrip("."), getattr(error, "fix", WRAP)
+        if not isinstance(error, IrError):
+            cause = f"{type(error).__name__}: {cause}"
         entry = next(c.entry for c in self._plan.orders[op.name] if c.impl is impl)
         if entry.required or self._plan.strict or impl.provider == "native":
-            raise UntraceableImplementation(op=op.name, provider=impl.provider, cause=cause, where=where) from error
+            raise UntraceableImplementation(
+                op=op.name, provider=impl.provider, cause=cause, where=where, fix=fix
+            ) from (None if isinstance(error, IrError) else error)
         reason = f"it cannot be put into a graph: {cause}"
         self._untraceable[impl] = reason
         self._count(op.name, impl.provider, reason)
@@ -98,16 +105,46 @@ class Judge:
         with torch_version.no_new_guards(shape_env), torch_sizes.forgetting_sizes(shape_env):
             refusal = dispatch.judge(impl, args)
         if isinstance(refusal, GuardingPredicate):
-            asked = set(re.findall(r"[A-Za-z_]\w*", refusal.question))
+            question = torch_sizes.question_in(refusal.question)
+            asked = _names_in(question)
             if asked & batch_sizes(args):
-                raise BatchGuard(op=op.name, provider=impl.provider, guard=refusal.question, where=where)
+                raise BatchGuard(op=op.name, provider=impl.provider, guard=question, where=where)
             if asked & _open_sizes(args):
                 refusal = BrokenPredicate(
-                    f"supports_args needs a trailing size that this graph leaves open ({refusal.question}); mark it"
-                    " static"
+                    f"supports_args needs a trailing size that this graph leaves open ({question}); mark it static"
                 )
         self._asked[key] = refusal
+        if not isinstance(refusal, BrokenPredicate):
+            self._foresee(op, impl, args, where)
         return refusal
+
+    def _foresee(self, op: IrOp, impl: IrOpImpl, args: Sequence[Any], where: str) -> None:
+        """Warn if a predicate asks for the batch whose size this graph happens to know.
+
+        The answer holds here, since this graph is for one size. But another one makes Dynamo compile a graph for all
+        sizes, and that is an error then, maybe hours later. Only first sizes above one are taken for a batch.
+        """
+        if impl.predicate is None or _open_sizes(args) or not dynamo.opens_sizes_that_change():
+            return
+        tensors = tensors_of(tuple(args[index] for index in op.activation_indices))
+        batches = {size for tensor in tensors for size in tensor.shape[:1] if tensor.dim() > 1 and size > 1}
+        if not batches:
+            return
+        if self._batches is None:
+            self._batches = torch_sizes.OpenBatches()
+        opened = [_opened(value, batches, self._batches) for value in args]
+        with torch_version.no_new_guards(self._batches.sizes):
+            refusal = dispatch.judge(impl, opened)
+        question = torch_sizes.question_in(refusal.question) if isinstance(refusal, GuardingPredicate) else ""
+        if not _names_in(question) & batch_sizes(opened):
+            return
+        at = f" ({where})" if where else ""
+        message = (
+            f"op {op.name}: supports_args of provider {impl.provider}{at} asks for the size of the batch:"
+            f" {question}. This graph is for one size; a call with another compiles one for all sizes, and that"
+            " raises BatchGuard. Look at dtypes, trailing sizes and strides only, or compile with dynamic=False."
+        )
+        runtime.current().board(op).ledger.warn_once(impl.provider, "asks for the size of the batch", message)
 
     def _refused(self, op: IrOp, candidate: Candidate, refusal: Unsupported) -> None:
         """Record a refusal, and raise or warn where somebody counted on the candidate."""
@@ -130,6 +167,20 @@ class Judge:
         """Warn the first time in this process that a provider gives a reason in a graph."""
         message = f"op {op}: provider {provider} refuses in a graph: {reason}. The next one takes the call."
         runtime.current().board(self._plan.ops[op]).ledger.warn_once(provider, reason, message)
+
+
+def _names_in(question: str) -> frozenset[str]:
+    """Return the names in a question about sizes."""
+    return frozenset(re.findall(r"[A-Za-z_]\w*", question))
+
+
+def _opened(value: Any, batches: Collection[int], sizes: torch_sizes.OpenBatches) -> Any:
+    """Return an argument with its first size open where that is a batch's; lists stay as they are."""
+    import torch
+
+    if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] in batches:
+        return sizes.open(value)
+    return value
 
 
 def _open_sizes(args: Sequence[Any]) -> frozenset[str]:

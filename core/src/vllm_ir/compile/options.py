@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +13,7 @@ from vllm_ir.compile.passes.base import GraphPass
 from vllm_ir.config import IrOpPriorityConfig
 from vllm_ir.errors import BadCompileOption, UnknownCompileOption
 from vllm_ir.errors.base import listed
+from vllm_ir.op import IrOp
 from vllm_ir.priority import Layer, Wish
 
 if TYPE_CHECKING:
@@ -61,8 +63,8 @@ class CompileOptions:
         for each in self.passes:
             if not isinstance(each, GraphPass):
                 raise BadCompileOption(option="passes", got=f"a sequence with {each!r}", wanted="GraphPass objects")
-        if self.lower_to != INDUCTOR and not callable(self.lower_to):
-            raise BadCompileOption(option="lower_to", got=repr(self.lower_to), wanted="'inductor' or a function")
+        if self.lower_to != INDUCTOR:
+            _check_compiler(self.lower_to)
         if not isinstance(self.exact, bool):
             raise BadCompileOption(option="exact", got=repr(self.exact), wanted="a bool")
         if self.lower_to != INDUCTOR and (self.mode or self.inductor):
@@ -77,9 +79,10 @@ class CompileOptions:
 
         Raises:
             UnknownCompileOption: neither this backend nor Inductor knows an option.
-            BadCompileOption: an option cannot have that value.
+            BadCompileOption: an option cannot have that value, or the options are no mapping of names.
             MalformedPriority: a list of providers cannot be read.
         """
+        check_options(options)
         # A dash stands for an underscore, as torch.compile allows.
         given = {name.replace("-", "_"): value for name, value in (options or {}).items() if name != GUARD_FILTER}
         own = {name: given.pop(name) for name in OWN if name in given}
@@ -131,7 +134,48 @@ def read_priority(value: Any) -> IrOpPriorityConfig:
     if not isinstance(value, (Mapping, type(None))):
         wanted = "a mapping of op names to provider names"
         raise BadCompileOption(option="priority", got=repr(value), wanted=wanted)
-    return IrOpPriorityConfig(value)
+    lists: dict[str, Any] = {}
+    for key, names in (value or {}).items():
+        name = key.name if isinstance(key, IrOp) else key
+        if not isinstance(name, str):
+            raise BadCompileOption(option="priority", got=f"given for {key!r}", wanted="names of ops, or ops")
+        if name in lists:
+            raise BadCompileOption(option="priority", got=f"given twice for op {name!r}", wanted="one list for each op")
+        lists[name] = names
+    return IrOpPriorityConfig(lists)
+
+
+def check_options(options: object) -> None:
+    """Raise unless options are a mapping of names, or None.
+
+    Raises:
+        BadCompileOption: they are not.
+    """
+    if not isinstance(options, (Mapping, type(None))):
+        raise BadCompileOption(option="options", got=repr(options), wanted="a mapping of names to values")
+    for name in options or {}:
+        if not isinstance(name, str):
+            raise BadCompileOption(option="options", got=f"a mapping with the name {name!r}", wanted="texts as names")
+
+
+def _check_compiler(lower_to: object) -> None:
+    """Raise if something cannot be called with a graph module and its inputs.
+
+    Raises:
+        BadCompileOption: it cannot.
+    """
+    if not callable(lower_to):
+        raise BadCompileOption(option="lower_to", got=repr(lower_to), wanted="'inductor' or a function")
+    try:
+        signature = inspect.signature(lower_to)
+    except (TypeError, ValueError):
+        return  # a function of an extension need not tell
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        got = f"{getattr(lower_to, '__name__', lower_to)}{signature}: {error}"
+        wanted = "a function that can be called with a graph module and its inputs"
+        raise BadCompileOption(option="lower_to", got=got, wanted=wanted) from None
 
 
 def _check_inductors(name: str, value: Any) -> None:

@@ -6,10 +6,16 @@ Like `torch_version`, written against what torch 2.11 to 2.14 have in common.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import torch
+
+_SILENT: Final = logging.Logger("vllm_ir sizes", level=logging.CRITICAL + 1)  # noqa: LOG001 - nobody else is to have it
+"""What is told to nobody."""
 
 
 def hint_of(size: Any) -> int | None:
@@ -38,3 +44,53 @@ def forgetting_sizes(shape_env: Any) -> Iterator[None]:
         yield
     finally:
         pending[:] = before
+
+
+def question_in(text: str) -> str:
+    """Return what was asked of a size, such as "s0 > 7", out of what torch says where it must not be answered."""
+    asked = text.rpartition(": ")[2] if text.startswith("Guard attempted") else text
+    for answer in (" == True", " == False"):
+        asked = asked.removesuffix(answer)
+    return asked
+
+
+class OpenBatches:
+    """Makes of arguments with known sizes what a graph for all batches would have, in sizes of its own.
+
+    Attributes:
+        sizes: what knows the open sizes.
+    """
+
+    def __init__(self) -> None:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        self.sizes: Any = ShapeEnv()
+        # A question that must not be answered is what is looked for, no accident to log.
+        self.sizes.log = _SILENT
+        self._mode = FakeTensorMode(shape_env=self.sizes)
+        self._symbols: dict[int, Any] = {}
+
+    def open(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a fake tensor of the same kind, with a first size that is open and equal for equal first sizes.
+
+        Args:
+            tensor: a fake one with known sizes, of which the first is above one: one and zero are never left open.
+        """
+        import torch
+
+        rows, *others = tensor.shape
+        with self._mode:
+            return torch.empty_strided(
+                (self._symbol(int(rows)), *others), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+            )
+
+    def _symbol(self, size: int) -> Any:
+        """Return the open size that stands for one."""
+        from torch._dynamo.source import ConstantSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+        if size not in self._symbols:
+            symbol = self.sizes.create_symbol(size, ConstantSource(f"batch_of_{size}"), DimDynamic.DYNAMIC)
+            self._symbols[size] = self.sizes.create_symintnode(symbol, hint=size)
+        return self._symbols[size]

@@ -8,7 +8,10 @@ import time
 from typing import TYPE_CHECKING
 
 from vllm_ir.compile import metadata
+from vllm_ir.compile.aliases import Aliases
+from vllm_ir.compile.writes import writes
 from vllm_ir.errors import BrokenPass, IrError
+from vllm_ir.errors.base import listed
 from vllm_ir.fingerprint import source_digest
 from vllm_ir.graphs import BasePass, PassRecord
 
@@ -76,6 +79,8 @@ def run_passes(
             changes = _run(each, graph)
         except IrError:
             raise
+        except _Unsound as error:
+            raise BrokenPass(name=each.name, distribution=distribution, cause=str(error)) from None
         except Exception as error:
             cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise BrokenPass(name=each.name, distribution=distribution, cause=cause) from error
@@ -83,13 +88,81 @@ def run_passes(
     return records
 
 
+class _Unsound(Exception):
+    """A pass has left a graph, or given an answer, that cannot be; the text is for whoever wrote it."""
+
+
 def _run(each: BasePass, graph: fx.Graph) -> int:
     """Run one pass, see to the metadata of what it inserted, and return the number of its changes."""
+    before = _Interface(graph)
     changes: object = each.apply(graph)
-    if not isinstance(changes, int):
+    if not isinstance(changes, int) or isinstance(changes, bool):
         message = f"apply returned {type(changes).__name__}, wanted the number of changes"
-        raise TypeError(message)
-    filled = metadata.fill(graph)
-    if changes or filled:
-        graph.lint()
-    return int(changes)
+        raise _Unsound(message)
+    if changes < 0:
+        message = f"apply returned {changes}, wanted the number of changes, from 0 on"
+        raise _Unsound(message)
+    graph.lint()
+    before.check(graph)
+    metadata.fill(graph)
+    return changes
+
+
+class _Interface:
+    """What no pass may change: the inputs of a graph, how many results it has, and that nothing in it is written to.
+
+    What AOTAutograd itself put in to write an input back stays. Everything else has to be functional, since which
+    memory may be written to is decided when ops are lowered, from what was donated.
+
+    Args:
+        graph: before a pass.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._inputs = _inputs(graph)
+        self._results = _results(graph)
+        self._writes = set(writes(graph))
+
+    def check(self, graph: fx.Graph) -> None:
+        """Raise if a pass has changed it.
+
+        Args:
+            graph: behind the pass.
+
+        Raises:
+            _Unsound: it has.
+        """
+        if _inputs(graph) != self._inputs:
+            message = f"it changed the inputs of the graph from {_names(self._inputs)} to {_names(_inputs(graph))}"
+            raise _Unsound(message)
+        if _results(graph) != self._results:
+            message = f"it left the graph with {_results(graph)} results, wanted {self._results} as before"
+            raise _Unsound(message)
+        for node, written in writes(graph):
+            if (node, written) in self._writes:
+                continue
+            whose = ", an input of the graph" if Aliases(graph).owned_by_caller(written) else ""
+            message = (
+                f"its node {node.name!r} ({node.target}) writes to {written.name!r}{whose}, and a pass leaves the graph"
+                " functional: insert the operation that returns a new tensor"
+            )
+            raise _Unsound(message)
+
+
+def _inputs(graph: fx.Graph) -> list[fx.Node]:
+    """Return the inputs of a graph."""
+    return [node for node in graph.nodes if node.op == "placeholder"]
+
+
+def _results(graph: fx.Graph) -> int:
+    """Return how many results a graph has."""
+    last = next(reversed(graph.nodes), None)
+    if last is None or last.op != "output":
+        return 0
+    value = last.args[0]
+    return len(value) if isinstance(value, (list, tuple)) else 1
+
+
+def _names(nodes: Sequence[fx.Node]) -> str:
+    """Return the names of nodes."""
+    return listed(node.name for node in nodes)
