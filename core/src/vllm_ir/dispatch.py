@@ -195,7 +195,8 @@ def explain(
         taken = provider
         reason = "for the arguments that its supports_args accepts" if pending else None
         verdicts.append(Verdict(provider, source, accepted=True, reason=reason, selected=True))
-    verdicts.extend(Verdict(each, "", accepted=False, reason=str(why or UNLISTED)) for each, why in others)
+    for provider, refusal in others:
+        verdicts.append(Verdict(provider, "", accepted=False, reason=UNLISTED if refusal is None else str(refusal)))
     return Explanation(op, compiling, tuple(verdicts))
 
 
