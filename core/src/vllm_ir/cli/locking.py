@@ -1,4 +1,4 @@
-"""What the verbs about locks share: which file is meant, and this machine looked at, with a bar where that takes long."""
+"""What verbs about locks share: which file is meant, and this machine looked at, with a bar where that takes long."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def inspect(platforms: Sequence[str] | None, depth: Depth) -> Taken:
     Raises:
         ConfigurationError: a platform has no such name, or a variable or a file cannot be read.
     """
-    surveys = [facts.survey_here(name, quiet=bool(place), locked=False) for place, name in enumerate(platforms or [None])]
+    names: list[str | None] = [*platforms] if platforms else [None]
+    surveys = [facts.survey_here(name, quiet=place > 0, locked=False) for place, name in enumerate(names)]
     inspector = Inspector(depth)
     with _bar(inspector, surveys[0]):
         return take(surveys, facts.preferences(), inspector)

@@ -60,7 +60,8 @@ class LockMismatch(SelectionError):
         told = " ".join(f"({number}) {each}" for number, each in enumerate(differences, 1))
         super().__init__(
             f"This process is not what VLLM_IR_LOCK={file} locks, so no op runs:"
-            f" {count} {'difference' if count == 1 else 'differences'}. {told} `vllm-ir check --lock {file}` tells more.",
+            f" {count} {'difference' if count == 1 else 'differences'}. {told}"
+            f" `vllm-ir check --lock {file}` tells more.",
             file=file,
             differences=tuple(differences),
         )
@@ -84,7 +85,8 @@ class LockUnwritable(ConfigurationError):
     def __init__(self, *, file: str, reason: str) -> None:
         self.file, self.reason = file, reason
         super().__init__(
-            f"{file} was not written: {reason}. What was there before is unchanged; name another file with --lock FILE.",
+            f"{file} was not written: {reason}. What was there before is unchanged."
+            " Make room there, or name another file: --lock FILE.",
             file=file,
             reason=reason,
         )

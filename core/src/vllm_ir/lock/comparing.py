@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from vllm_ir.errors import Difference
 from vllm_ir.lock.document import MODES
 from vllm_ir.lock.files import short
+from vllm_ir.plugins.description import CORE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,7 +29,7 @@ def compare(locked: Lock, taken: Taken, *, enforced: bool = False) -> tuple[Diff
         locked: what the lock says.
         taken: what the machine is, looked at for the platforms that are to be held against the lock.
         enforced: whether a process starts under the lock: what it does not name is then not loaded and no difference,
-            and a distribution without a digest is one.
+            the core apart, and a distribution without a digest is one.
     """
     return (
         *_core(locked, taken.lock),
@@ -59,7 +60,7 @@ def _distributions(locked: Lock, taken: Taken, *, enforced: bool) -> Iterator[Di
             yield Difference(what, ours.version, found, mend)
         elif ours is None and theirs is not None:
             mend = f"Uninstall it: pip uninstall {name}; or deny it: VLLM_IR_PROVIDERS_DISABLED={name}; {ANEW}"
-            if not enforced:
+            if not enforced or name == CORE:
                 yield Difference(what, "nothing", theirs.version, mend)
         elif ours is not None and theirs is not None:
             yield from _distribution(ours, theirs, taken.inspected[name], enforced=enforced)
@@ -117,7 +118,7 @@ def missing_platform(key: str, locked: Lock) -> Difference:
     near = any(each.name == key.partition(":")[0] for each in locked.platforms.values())
     mend = f"Write the lock with a section for it, too: vllm-ir lock --platform {key}, and those that it has now."
     what = "device architecture" if near else "platform"
-    return Difference(what, ", ".join(locked.platforms) or "none", key, mend)
+    return Difference(what, ", ".join(sorted(locked.platforms)) or "none", key, mend)
 
 
 def _orders(locked: LockedPlatform, found: LockedPlatform, taken: Taken) -> Iterator[Difference]:
@@ -135,8 +136,7 @@ def _orders(locked: LockedPlatform, found: LockedPlatform, taken: Taken) -> Iter
                 why = _why(wanted, taken.refused.get((found.key, compiling, op), ()))
                 yield Difference(what, _order(ours, op), _order(theirs, op) + why, mend)
             elif wanted != got:
-                layers = [", ".join(f"{each.provider} by {each.layer}" for each in places) for places in (wanted, got)]
-                yield Difference(what, *layers, mend, pinned=False)
+                yield Difference(what, _layers(wanted), _layers(got), mend, pinned=False)
 
 
 def _order(orders: Mapping[str, tuple[Place, ...]], op: str) -> str:
@@ -149,6 +149,11 @@ def _order(orders: Mapping[str, tuple[Place, ...]], op: str) -> str:
 def _names(places: tuple[Place, ...]) -> tuple[str, ...]:
     """Return who stands in an order."""
     return tuple(place.provider for place in places)
+
+
+def _layers(places: tuple[Place, ...]) -> str:
+    """Return who stands in an order, and who put them there."""
+    return ", ".join(f"{place.provider} by {place.layer}" for place in places)
 
 
 def _why(wanted: tuple[Place, ...], refusals: tuple[str, ...]) -> str:

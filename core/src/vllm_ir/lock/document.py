@@ -61,7 +61,7 @@ class LockedPlatform:
 
     Args:
         name: such as "cuda".
-        architectures: of its devices, each once: compute capabilities or AMD's names; empty where there is no such thing.
+        architectures: of its devices, each once: capabilities or AMD's names; empty where there is no such thing.
         eager: the orders of calls.
         compiling: the orders of graphs that Inductor compiles.
         recorded: facts that may differ: driver and toolkit, where they are known.

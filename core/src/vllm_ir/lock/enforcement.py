@@ -19,6 +19,7 @@ from vllm_ir.lock.lock_file import read_lock
 from vllm_ir.lock.taking import platform_key, take
 from vllm_ir.log import logger
 from vllm_ir.names import normalise
+from vllm_ir.plugins.description import CORE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,8 +47,8 @@ class Enforcement:
     preferences: Preferences
 
     def refuse(self, distribution: str) -> NotLocked | None:
-        """Return why a distribution is not loaded, or None where it is in the lock."""
-        if normalise(distribution) in self.lock.distributions:
+        """Return why a distribution is not loaded, or None where it is in the lock; of the core `verify` says it."""
+        if normalise(distribution) in (*self.lock.distributions, CORE):
             return None
         return NotLocked(distribution=distribution, file=self.file)
 

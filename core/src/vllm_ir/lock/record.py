@@ -190,4 +190,3 @@ def _read(metadata: Metadata, file: str) -> str:
         return ""
     except (OSError, ValueError) as error:
         raise NoRecord(f"its {file} cannot be read ({reason_of(error)})") from error
-

@@ -71,12 +71,18 @@ def conclude(
             at_run_time={name: said[compiling] for name, said in at_run_time.items()},
         )
         merged["platform", compiling] = _of_platform(final.platform, found, compiling=compiling)
+    usable = {each.name: record.name for record in found for each in record.providers if each.usable}
     landscape = Landscape(
         platform=final.platform,
         provider_defaults={compiling: merged["distributions", compiling].orders for compiling in (False, True)},
         platform_defaults={compiling: merged["platform", compiling].orders for compiling in (False, True)},
-        unusable={each.name: each.reason for record in found for each in record.providers if each.reason},
-        distributions={each.name: record.name for record in found for each in record.providers if each.usable},
+        unusable={
+            each.name: each.reason
+            for record in found
+            for each in record.providers
+            if each.reason and each.name not in usable
+        },
+        distributions=usable,
         passes=_passes(sessions),
     )
     return Discovery(
