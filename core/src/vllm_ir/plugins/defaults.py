@@ -62,8 +62,12 @@ class Standing:
 
     @classmethod
     def of(cls, records: Iterable[DistributionRecord]) -> Standing:
-        """Return the providers of some distributions."""
-        return cls({each.name: each for record in records for each in record.providers})
+        """Return the providers of some distributions; of two with one name the one that is usable counts."""
+        found: dict[str, ProviderRecord] = {}
+        for each in (each for record in records for each in record.providers):
+            if each.usable or each.name not in found:
+                found[each.name] = each
+        return cls(found)
 
     @property
     def ops(self) -> tuple[str, ...]:
