@@ -45,7 +45,8 @@ class Preferences:
         with self._lock:
             if self._environment is None:
                 self._environment = Environment.read()
-                log.configure(self._environment.log)
+                # A trace that nothing shows would be none.
+                log.configure("DEBUG" if self._environment.trace else self._environment.log)
                 for complaint in self._environment.complaints():
                     log.logger.warning("%s", complaint)
             return self._environment

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from vllm_ir import errors
+from vllm_ir import errors, runtime
+from vllm_ir.environment import Environment
 from vllm_ir.plugins.hooks import (
     HOOKS,
     IMPLEMENTATIONS,
@@ -20,6 +22,9 @@ from vllm_ir.plugins.hooks import (
 )
 from vllm_ir.plugins.hookspecs import hookimpl
 from vllm_ir.plugins.records import DistributionRecord
+from vllm_ir.preferences import Preferences
+from vllm_ir.settings import Settings
+from vllm_ir.state import State
 
 if TYPE_CHECKING:
     from core.tests.plugins.conftest import Site
@@ -59,6 +64,33 @@ def test_a_hook_is_called_with_what_it_asks_for() -> None:
     assert found.call(IMPLEMENTATIONS, platform="x") == ["x"]
     assert found.call(OPS) is None
     assert hooks("@hookimpl\ndef vllm_ir_implementations():\n    return []\n").call(IMPLEMENTATIONS, platform=1) == []
+
+
+def test_a_trace_tells_each_call_of_a_hook_and_what_came_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    """With VLLM_IR_TRACE=1, at DEBUG: whose hook, with what, and what it returned or raised; without it nothing."""
+    source = (
+        "@hookimpl\ndef vllm_ir_implementations(platform):\n    return [platform] * 100\n"
+        "@hookimpl\ndef vllm_ir_ops():\n    raise OSError('no')\n"
+    )
+    caplog.set_level(logging.DEBUG, logger="vllm_ir")
+    before = runtime.current()._state
+    runtime.current()._state = State(Preferences(Environment(trace=True), Settings()))
+    try:
+        traced = hooks(source)
+    finally:
+        runtime.current()._state = before
+    traced.call(IMPLEMENTATIONS, platform="x")
+    traced.call(PLATFORM)
+    with pytest.raises(errors.BrokenImport):
+        traced.call(OPS)
+    lines = [each.getMessage() for each in caplog.records]
+    assert lines[0] == "made: hook vllm_ir_implementations(platform='x')"
+    assert lines[1].startswith("made: hook vllm_ir_implementations returned ['x', 'x'")
+    assert lines[1].endswith("...")
+    assert lines[2:] == ["made: hook vllm_ir_ops()", "made: hook vllm_ir_ops raised OSError('no')"]
+    caplog.clear()
+    hooks(source).call(IMPLEMENTATIONS, platform="x")
+    assert caplog.records == []
 
 
 def test_hooks_may_live_on_an_object() -> None:

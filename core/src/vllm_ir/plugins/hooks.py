@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
 
+from vllm_ir import runtime
 from vllm_ir.errors import (
     BadDeclaration,
     BadHookSignature,
@@ -24,10 +25,11 @@ from vllm_ir.errors import (
     ProviderError,
     UnmarkedHook,
 )
+from vllm_ir.log import logger
 from vllm_ir.plugins import hookspecs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from vllm_ir.plugins.records import DistributionRecord
 
@@ -40,6 +42,9 @@ WARM_UP: Final = "vllm_ir_warm_up"
 
 HOOKS: Final = (PLATFORM, OPS, IMPLEMENTATIONS, PRIORITIES, PASSES, WARM_UP)
 """Names of all hooks."""
+
+LONGEST: Final = 300
+"""Letters of what a hook returned that a trace shows."""
 
 _MARK: Final = f"{hookspecs.PROJECT}_impl"  # where pluggy's marker leaves its options
 
@@ -66,6 +71,8 @@ class Hooks:
             self._manager.register(plugin, name=distribution)
         except pluggy.PluginValidationError as error:
             raise BadHookSignature(distribution=distribution, reason=" ".join(str(error).split())) from None
+        if runtime.current().environment.trace:
+            self._manager.add_hookcall_monitoring(self._before, self._after)
 
     def has(self, hook: str) -> bool:
         """Tell whether the distribution has a hook."""
@@ -80,6 +87,22 @@ class Hooks:
         """
         answers = guard(self.distribution, f"hook {hook}", lambda: self._caller(hook)(**arguments))
         return answers[0] if answers else None
+
+    def _before(self, hook: str, methods: Sequence[object], arguments: Mapping[str, object]) -> None:
+        """Log that a hook is called, where there is one."""
+        if not methods:
+            return
+        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        logger.debug("%s: hook %s(%s)", self.distribution, hook, given)
+
+    def _after(self, outcome: pluggy.Result[Any], hook: str, _methods: object, _arguments: object) -> None:
+        """Log what a hook returned or raised."""
+        if outcome.exception is not None:
+            logger.debug("%s: hook %s raised %r", self.distribution, hook, outcome.exception)
+            return
+        answers: object = outcome.get_result()
+        for answer in answers if isinstance(answers, list) else [answers]:
+            logger.debug("%s: hook %s returned %s", self.distribution, hook, _few_words(answer))
 
     def _caller(self, hook: str) -> pluggy.HookCaller:
         """Return what calls a hook."""
@@ -132,6 +155,12 @@ def traceback_of(error: BaseException) -> str | None:
     """Return the traceback of the foreign exception behind an error; None where there is none."""
     cause = error.__cause__
     return None if cause is None else "".join(traceback.format_exception(type(cause), cause, cause.__traceback__))
+
+
+def _few_words(value: object) -> str:
+    """Return a value on one line that is not too long for a log."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _import(record: DistributionRecord, name: str) -> object:
