@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vllm_ir.cli.commands import denied_by
+from vllm_ir.cli.commands import denied_by, purpose_of
 from vllm_ir.environment import Environment
 from vllm_ir.plugins.distributions import EntryPoint, Installed
 from vllm_ir.policy import Policy
@@ -30,6 +30,25 @@ def test_help_lists_it_with_its_distribution_and_loads_nothing(site: Site) -> No
     done = site.run("--help")
     assert "  greet        (from dist-greet 1.0)" in done.stdout.splitlines()
     assert done.returncode == 0
+
+
+def test_help_says_what_a_verb_does_by_the_docstring_of_its_module(site: Site) -> None:
+    """The first line, without the verb itself; read and not imported, and nothing where it cannot be read."""
+    site.add_verb("greet", "dist-greet", '"""`vllm-ir greet NAME`: say hello, or good evening.\n\nMore."""\n' + BOMB)
+    site.add_verb("leave", "dist-leave", '"""Say goodbye."""\n' + BOMB)
+    site.add_verb("torn", "dist-torn", '"""Not Python.')
+    lines = site.run("--help").stdout.splitlines()
+    assert "  greet        say hello, or good evening (from dist-greet 1.0)" in lines
+    assert "  leave        Say goodbye (from dist-leave 1.0)" in lines
+    assert "  torn         (from dist-torn 1.0)" in lines
+
+
+def test_the_purpose_of_a_module_in_a_package_is_its_own() -> None:
+    """It lies beside the package's own file; what is not there has none."""
+    assert purpose_of(EntryPoint("x", "vllm_ir.cli.commands", "load")).startswith("Verbs of other distributions")
+    assert purpose_of(EntryPoint("x", "vllm_ir.errors", None)).startswith("Every error of vllm-ir")
+    assert purpose_of(EntryPoint("x", "vllm_ir.nothing", None)) == ""
+    assert purpose_of(EntryPoint("x", "no_such_package_anywhere", None)) == ""
 
 
 def test_a_core_verb_cannot_be_overridden(site: Site) -> None:

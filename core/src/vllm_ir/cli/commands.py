@@ -5,8 +5,12 @@ What a verb does with its arguments is its own business.
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+import re
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from vllm_ir.environment import Environment
 from vllm_ir.errors import BrokenVerb, DeniedVerb, DuplicateVerb
@@ -16,9 +20,12 @@ from vllm_ir.policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vllm_ir.plugins.distributions import Installed
+    from vllm_ir.plugins.distributions import EntryPoint, Installed
 
     Verb = Callable[[list[str]], int]
+
+_SELF: Final = re.compile(r"`vllm-ir [^`]*`: *")
+"""How the docstring of a verb's module may begin."""
 
 
 def find() -> dict[str, list[Installed]]:
@@ -44,8 +51,33 @@ def denied_by(one: Installed, policy: Policy) -> str | None:
     return first.where if first else None
 
 
-def describe(found: Sequence[Installed]) -> str:
-    """Return where a verb comes from, for `--help`."""
+def describe(verb: str, found: Sequence[Installed]) -> str:
+    """Return what a verb does and where it comes from, for `--help`."""
+    origin = _origin(found)
+    purpose = "" if len(found) > 1 else purpose_of(next(each for each in found[0].commands if each.name == verb))
+    return f"{purpose} {origin}" if purpose else origin
+
+
+def purpose_of(entry_point: EntryPoint) -> str:
+    """Return the first line of the docstring of a verb's module, without the verb before it; nothing is imported."""
+    top, *parts = entry_point.module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+        origin = None if spec is None else spec.origin
+        if origin is None:
+            return ""
+        # The file of a package is its `__init__.py`; a module of it lies beside that.
+        place = Path(origin).parent.joinpath(*parts)
+        files = (place.with_suffix(".py"), place / "__init__.py") if parts else (Path(origin),)
+        source = next(file.read_text(encoding="utf-8") for file in files if file.is_file())
+        text = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    except (OSError, ValueError, SyntaxError, StopIteration):
+        return ""  # an archive, or something broken, which calling it will tell
+    return _SELF.sub("", text).rstrip(".")
+
+
+def _origin(found: Sequence[Installed]) -> str:
+    """Return where a verb comes from."""
     names = " and ".join(f"{one.name} {one.version}" for one in found)
     if len(found) > 1:
         return f"(brought by {names}: neither can be meant)"

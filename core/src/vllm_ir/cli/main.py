@@ -82,5 +82,5 @@ def _help() -> None:
     for verb, (_, text) in VERBS.items():
         print(f"  {verb:<12} {text}")
     for verb, found in commands.find().items():
-        print(f"  {verb:<12} {commands.describe(found)}")
+        print(f"  {verb:<12} {commands.describe(verb, found)}")
     print("\nEvery verb takes --json. Exit codes: 0 clean, 1 a finding, 2 usage or configuration, 3 nothing to check.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -42,7 +43,9 @@ def test_the_answer_is_eagers_and_the_graphs_are_shown(base: list[str], capsys: 
     assert run([*base, "--json", "--compile"]) == 0
     captured = capsys.readouterr()
     content: dict[str, Any] = json.loads(captured.out)
-    assert captured.err == ""
+    begun, ended = captured.err.splitlines()
+    assert begun == "vllm-ir: compiling ..."
+    assert re.fullmatch(r"vllm-ir: compiling: done after \d+\.\d s", ended)
     assert content["token_ids"] == eager["token_ids"]
     assert content["notes"] == eager["notes"]
     assert all(op["calls"] == {} for op in content["ops"].values())
@@ -91,7 +94,12 @@ def test_what_cannot_be_compiled_is_a_sentence(
     monkeypatch.setattr(vllm_ir, "compile", lambda *_, **__: fail)
     with pytest.raises(expected, match=words):
         run([*base, "--compile"])
-    assert capsys.readouterr().out == ""
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert [line.partition(" after ")[0] for line in captured.err.splitlines()] == [
+        "vllm-ir: compiling ...",
+        "vllm-ir: compiling: failed",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`vllm-ir run`: a model answers on the kernels you choose, and then it is said which ran, how often, and why."""
+"""`vllm-ir run`: let a model answer on the kernels you choose, and see which ran, how often, and why."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _answer(loaded: Loaded, options: argparse.Namespace, steps: TerminalSteps) -
         begin = time.perf_counter()
         few = min(TOKENS, options.max_new_tokens)
         try:
-            with steps.step("compiling"):
+            with steps.step("compiling", aloud=True):
                 answer(loaded, options.prompt, max_new_tokens=few, show=showing.ignore)
         except IrError:
             raise
