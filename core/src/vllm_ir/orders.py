@@ -109,11 +109,21 @@ def check(
         raise UnknownProvider(op=op.name, provider=provider, known=tuple(known), layer=layer)
 
 
-def check_providers(names: Sequence[str], layer: str, landscape: Landscape, registry: Registry) -> None:
+def check_providers(
+    names: Sequence[str], layer: str, landscape: Landscape, registry: Registry, *, loading: bool = False
+) -> None:
     """Raise for the first provider, named for every op at once, that can run none.
+
+    Args:
+        names: the providers.
+        layer: who named them, in words.
+        landscape: what discovery found.
+        registry: all ops.
+        loading: whether discovery is still going on, so that more providers may come.
 
     Raises:
         UnusableProvider: it is installed, but cannot run here.
+        CalledWhileLoading: it may still come.
         UnknownProvider: nobody provides that name.
     """
     known = tuple(dict.fromkeys([*(name for op in registry for name in op.impls), *landscape.distributions]))
@@ -122,6 +132,8 @@ def check_providers(names: Sequence[str], layer: str, landscape: Landscape, regi
             continue
         if name in landscape.unusable:
             raise UnusableProvider(op=None, provider=name, reason=landscape.unusable[name], layer=layer)
+        if loading:
+            raise CalledWhileLoading(op=None, provider=name, layer=layer)
         raise UnknownProvider(op=None, provider=name, known=(*known, *landscape.unusable), layer=layer)
 
 

@@ -274,7 +274,7 @@ class Runtime:
 
     def check_providers(self, names: Sequence[str], layer: str) -> None:
         """Raise for the first name that can run nothing here, whatever the op."""
-        orders.check_providers(names, layer, self.landscape, self.registry)
+        orders.check_providers(names, layer, self.landscape, self.registry, loading=self.discovery.busy)
 
     def check_wish(self, op: IrOp, wish: Wish) -> None:
         """Raise for the first provider of a wish that can run nothing here."""

@@ -262,6 +262,17 @@ def test_a_provider_that_is_named_and_calls_an_op_while_it_is_loaded_is_told_so(
 
 
 @pytest.mark.usefixtures("discovering")
+def test_a_provider_that_configures_every_op_while_it_is_loaded_is_told_so(site: Site) -> None:
+    """Its own name is not unknown, only not there yet."""
+    site.provider(
+        hooks="from vllm_ir import IrOpPriorityConfig\nIrOpPriorityConfig.with_default(['fake', 'native']).apply()\n"
+    )
+    reason = str(find().reason)
+    assert "Every op was configured while providers are still being loaded, so 'fake'" in reason
+    assert "not installed" not in reason
+
+
+@pytest.mark.usefixtures("discovering")
 def test_what_a_host_declared_survives_the_failure_of_who_imported_it(site: Site) -> None:
     """A module is imported once, so what it registered must not go down with a provider that breaks."""
     site.write(

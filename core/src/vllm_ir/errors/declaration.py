@@ -195,11 +195,12 @@ class UnregisteredOp(DeclarationError):
 class CalledWhileLoading(DeclarationError):
     """An op that was asked for while providers are being loaded, one of which a user named for it."""
 
-    def __init__(self, *, op: str, provider: str, layer: str) -> None:
+    def __init__(self, *, op: str | None, provider: str, layer: str) -> None:
         self.op, self.provider, self.layer = op, provider, layer
+        what, which = ("Every op was configured", "all") if op is None else (f"Op {op!r} was called", "it")
         super().__init__(
-            f"Op {op!r} was called while providers are still being loaded, so {provider!r}, which {layer} names for"
-            " it, is not there yet. The import and the hooks of a provider may not call ops, except for the hook"
+            f"{what} while providers are still being loaded, so {provider!r}, which {layer} names for {which},"
+            " is not there yet. The import and the hooks of a provider may not call ops, except for the hook"
             " vllm_ir_warm_up; the author moves the call there, or into an implementation.",
             op=op,
             provider=provider,
