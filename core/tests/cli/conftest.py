@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import vllm_ir
+from vllm_ir.plugins.distributions import scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 MANIFEST = """
 schema = 1
@@ -59,6 +63,10 @@ print(json.dumps(outcomes))
 """
 
 
+ELSEWHERE = ",".join(each.name for each in scan() if each.name != "vllm-ir" and each.providers)
+"""Distributions with providers that are installed here whatever a test makes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What one command line did."""
@@ -91,6 +99,29 @@ class Site:
             file = self.folder / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
+        self.record(metadata, [*files, f"{metadata.name}/entry_points.txt"])
+
+    def record(self, metadata: Path, names: Sequence[str]) -> None:
+        """Write the RECORD of a distribution, with the hash and the size of each of its files."""
+        lines = []
+        for name in names:
+            content = (self.folder / name).read_bytes()
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            lines.append(f"{name},sha256={digest},{len(content)}\n")
+        (metadata / "RECORD").write_text("".join([*lines, f"{metadata.name}/RECORD,,\n"]), encoding="utf-8")
+
+    def add_core(self) -> None:
+        """Write the core's own metadata, and a link to its package, so that it is an installed one with a digest."""
+        package = Path(vllm_ir.__file__).parent
+        (self.folder / "vllm_ir").symlink_to(package, target_is_directory=True)
+        self.add("vllm-ir", {"vllm_ir.providers": "native = vllm_ir.plugins.native"}, {})
+        files = [each for each in sorted(package.rglob("*")) if each.is_file() and "__pycache__" not in each.parts]
+        metadata = self.folder / "vllm_ir-1.0.dist-info"
+        self.record(
+            metadata,
+            [f"vllm_ir/{each.relative_to(package).as_posix()}" for each in files]
+            + [f"{metadata.name}/entry_points.txt"],
+        )
 
     def add_provider(self, provider: str, *, platform: str = "cpu", hooks: str = HOOKS, default: bool = False) -> None:
         """Write a distribution `dist-<provider>` that brings one provider of `rms_norm`."""
@@ -120,6 +151,10 @@ class Site:
             env=environment, cwd=self.folder, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
 
+    def run_alone(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run `vllm-ir` as `run` does, without the providers that are installed elsewhere."""
+        return self.run(*arguments, **{"VLLM_IR_PROVIDERS_DISABLED": ELSEWHERE, **variables})
+
     def run_each(self, lines: Sequence[Sequence[str]], **variables: str) -> list[Outcome]:
         """Run `vllm-ir` once for each command line, all in one fresh process, since importing torch takes seconds."""
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "80", **variables}
@@ -140,6 +175,16 @@ def site(tmp_path: Path) -> Site:
 def make_site(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Site]:
     """Give what makes empty folders for distributions, for what is asked once for several tests."""
     return lambda: Site(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture
+def locked(site: Site) -> Site:
+    """Give a folder with the core and one provider, all with a digest, and a lock of them."""
+    site.add_core()
+    site.add_provider("fast", default=True)
+    done = site.run_alone("lock")
+    assert done.returncode == 0, done.stderr
+    return site
 
 
 @pytest.fixture

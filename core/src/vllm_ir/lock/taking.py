@@ -77,6 +77,7 @@ def take(surveys: Sequence[Survey], preferences: Preferences, inspector: Inspect
                 notes += told.doubts
                 if told.problem is not None:
                     problems.append(told.problem)
+        notes += [f"{each.name} on {key}: {each.note}" for each in found.providers if each.usable and each.note]
         platforms[key] = describe_platform(found.platform, orders[False], orders[True])
     kept = [record for record in surveys[0].distributions if record.failure is None and record.manifest is not None]
     inspected = {normalise(record.name): inspector.inspect(record) for record in kept}
