@@ -36,6 +36,23 @@ def test_a_provider_says_where_it_comes_from_and_what_it_does(site: Site) -> Non
     assert done.returncode == 0
 
 
+def test_whose_kernels_run_an_op_is_told(site: Site) -> None:
+    """Of an op that another library's kernels may serve the manifest says so; all others are the provider's own."""
+    site.add_provider("good")
+    manifest = site.folder / "pack_good" / "vllm_ir_provider.toml"
+    text = manifest.read_text(encoding="utf-8") + 'kernels = "those of another library, where it is loaded."\n'
+    manifest.write_text(text + "[providers.good.ops.silu_and_mul]\n", encoding="utf-8")
+    lines = site.run("show", "good").stdout.splitlines()
+    place = lines.index("kernels")
+    assert lines[place + 1 : place + 3] == [
+        "  rms_norm: those of another library, where it is loaded.",
+        "  silu_and_mul: its own.",
+    ]
+    (told,) = json.loads(site.run("show", "good", "--json").stdout)["providers"]
+    assert told["implementations"]["rms_norm"]["kernels"] == "those of another library, where it is loaded."
+    assert told["implementations"]["silu_and_mul"]["kernels"] is None
+
+
 def test_a_provider_that_is_broken_is_a_finding(site: Site) -> None:
     """A fault that files can see makes exit 1."""
     site.add("dist-bare", {"vllm_ir.providers": "bare = pack_bare.hooks"}, {"pack_bare/__init__.py": ""})

@@ -60,7 +60,13 @@ PLATFORMS = st.fixed_dictionaries(
 )
 OPS = st.dictionaries(
     NAMES,
-    table(platforms=PLATFORMS, dtypes=listed(DTYPES), inplace=st.booleans(), batch_invariant=st.booleans()),
+    table(
+        platforms=PLATFORMS,
+        dtypes=listed(DTYPES),
+        inplace=st.booleans(),
+        batch_invariant=st.booleans(),
+        kernels=st.sampled_from(["another's where it is there", "a"]),
+    ),
     max_size=2,
 )
 DEFAULT = st.dictionaries(NAMES, listed(NAMES), max_size=2)

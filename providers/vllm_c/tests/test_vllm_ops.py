@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import vllm_ir_provider_vllm_c
+from vllm_ir.plugins.manifest import FILE
+from vllm_ir.plugins.manifest_file import read_manifest
 from vllm_ir_provider_vllm_c import calls, vllm_ops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+MANIFEST = Path(vllm_ir_provider_vllm_c.__file__).parent / FILE
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +68,17 @@ def test_vllms_norms_are_never_used() -> None:
     serving = vllm_ops.serving()
     assert serving["rms_norm"] == serving["fused_add_rms_norm"] == serving["gelu_and_mul"] == vllm_ops.OURS
     assert serving["silu_and_mul"] == vllm_ops.THEIRS
+
+
+def test_the_manifest_says_of_each_op_whose_kernels_may_serve_it() -> None:
+    """`vllm-ir show` imports nothing, so the file has to name exactly those ops that vLLM's kernels may serve."""
+    (provider,) = read_manifest(MANIFEST.read_bytes(), str(MANIFEST)).providers.values()
+    with torch.library._scoped_library("_C", "FRAGMENT") as library:
+        for name in (*vllm_ops.GATES.values(), "rms_norm", "fused_add_rms_norm", "rotary_embedding"):
+            library.define(f"{name}(Tensor(a!) result, Tensor input) -> ()")
+            library.impl(name, lambda out, _: out.fill_(7), "CUDA")
+        may = {op for op, whose in vllm_ops.serving().items() if whose == vllm_ops.THEIRS}
+    assert {op.name for op in provider.ops.values() if op.kernels} == may == {"silu_and_mul", "gelu_and_mul"}
 
 
 def test_an_op_without_a_kernel_for_gpus_is_not_vllms_gpu_kernel() -> None:

@@ -109,6 +109,7 @@ def describe_implementation(
         "dtypes": None if dtypes is None else list(dtypes),
         "inplace": op.inplace,
         "batch_invariant": op.batch_invariant,
+        "kernels": op.kernels or None,
         "default_eager": list(manifest.defaults.eager.get(op.name, ())),
         "default_compiling": list(manifest.defaults.compiling.get(op.name, ())),
     }

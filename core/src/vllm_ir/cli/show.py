@@ -102,6 +102,15 @@ def _print_provider(each: dict[str, Any]) -> None:
             ("op", "in place", "invariant", "default on", "dtypes"),
             [((op, output.BOLD), *_properties(one)) for op, one in each["implementations"].items()],
         )
+    kernels = {op: one["kernels"] for op, one in each["implementations"].items() if one["kernels"]}
+    if kernels:
+        print()
+        own = [op for op in each["implementations"] if op not in kernels]
+        output.print_text("kernels", output.BOLD)
+        for op, text in kernels.items():
+            output.print_note(op, text)
+        if own:
+            output.print_note(", ".join(own), "its own.")
     if not failure:
         _print_reasons(list(each["implementations"].values()))
 

@@ -95,6 +95,7 @@ class OpManifest:
         dtypes: dtypes of the activations; None for those of the provider.
         inplace: as in `implements`.
         batch_invariant: as in `implements`.
+        kernels: whose kernels run it, in one line, where those may be another's; empty for the provider's own.
     """
 
     name: str
@@ -102,6 +103,7 @@ class OpManifest:
     dtypes: tuple[str, ...] | None = None
     inplace: bool = False
     batch_invariant: bool = False
+    kernels: str = ""
 
 
 @dataclass(frozen=True, slots=True)
