@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
+import signal
 import stat
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +20,6 @@ from vllm_ir_provider_vllm_c.variants import Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 PROGRAM = Program("gate", "float32")
 CUBIN = Cubin(b"\x7fELF" + bytes(range(256)), {"gate<float, true, SILU>": "_Z4gate"})
@@ -138,6 +142,62 @@ def test_a_folder_that_cannot_be_made_costs_only_the_keeping(compiler: Compiler,
     with pytest.warns(UnsafeCache, match="cannot be made"):
         assert cubins.fetch(PROGRAM, "sm_90") == CUBIN
     assert compiler.times == 1
+
+
+def test_a_read_only_folder_costs_only_the_keeping(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A private folder, one warning, and kernels all the same; root, who may write anywhere, is kept out by hand."""
+    folder = tmp_path / "cache" / "vllm_c"
+    folder.mkdir(parents=True, mode=0o700)
+    folder.chmod(0o500)
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder and may(path, mode))
+    with pytest.warns(UnsafeCache, match=f"{folder} is not writable"):
+        assert cubins.fetch(PROGRAM, "sm_90") == CUBIN
+    assert cubins.fetch(PROGRAM, "sm_90") == CUBIN
+    assert compiler.times == 1
+    assert list(folder.iterdir()) == []
+
+
+PRIVATE = """
+import os, sys, warnings
+from vllm_ir_provider_vllm_c import cubins
+warnings.simplefilter("ignore")
+made = cubins.folder()
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+print(made, made.is_dir())
+"""
+
+
+def test_a_private_folder_goes_with_its_process(tmp_path: Path) -> None:
+    """A thousand jobs with a read-only home leave no thousand folders; what is forked off takes nothing along."""
+    (tmp_path / "file").touch()
+    variables = {**os.environ, "VLLM_IR_CACHE": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", PRIVATE], env=variables, capture_output=True, text=True, check=True)
+    made, there = done.stdout.split()
+    assert (Path(made).parent, there) == (tmp_path, "True")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file"]
+
+
+def fetch_on_a_full_disk(folder: str) -> tuple[bytes, list[str]]:
+    """Fetch in a process whose files may hold 64 bytes, and return what lies in the folder then."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    code = cubins.fetch(PROGRAM, "sm_90").code
+    return code, sorted(each.suffix for each in Path(folder).iterdir())
+
+
+def test_a_full_disk_costs_only_the_keeping(compiler: Compiler, tmp_path: Path) -> None:
+    """The kernel is there, half a file is not; and once there is room, the next process keeps it."""
+    folder = tmp_path / "cache" / "vllm_c"
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(fetch_on_a_full_disk, (str(folder),)) == (CUBIN.code, [".lock"])
+    assert cubins.fetch(PROGRAM, "sm_90") == CUBIN
+    assert compiler.times == 2
+    assert kept(tmp_path).is_file()
 
 
 def test_what_was_built_ahead_of_time_needs_no_compiler(

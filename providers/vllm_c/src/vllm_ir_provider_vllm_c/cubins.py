@@ -6,11 +6,13 @@ with one warning. Files are written whole and moved into place, so a reader sees
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import hashlib
 import json
 import os
+import shutil
 import stat
 import tempfile
 import warnings
@@ -102,6 +104,7 @@ def _folder(wanted: Path) -> Path:
     if problem is None:
         return wanted
     private = Path(tempfile.mkdtemp(prefix="vllm_c_"))
+    atexit.register(_forget, private, os.getpid())
     warnings.warn(
         UnsafeCache(
             f"vllm_c keeps its cubins in {private} for this process alone, since {problem}."
@@ -110,6 +113,12 @@ def _folder(wanted: Path) -> Path:
         stacklevel=2,
     )
     return private
+
+
+def _forget(private: Path, owner: int) -> None:
+    """Remove a temporary folder at the end of the process that made it; one forked from that still uses it."""
+    if os.getpid() == owner:
+        shutil.rmtree(private, ignore_errors=True)
 
 
 def distrust(path: Path) -> str | None:
@@ -127,6 +136,7 @@ def distrust(path: Path) -> str | None:
 def write(file: Path, cubin: Cubin) -> None:
     """Write a cubin so that readers see all of it or nothing; a folder that is full or gone costs only the keeping."""
     head = json.dumps({"names": dict(cubin.names), "sha256": hashlib.sha256(cubin.code).hexdigest()}).encode()
+    fresh: str | None = None
     try:
         handle, fresh = tempfile.mkstemp(dir=file.parent, prefix=".new")  # 0600
         with os.fdopen(handle, "wb") as out:
@@ -134,6 +144,9 @@ def write(file: Path, cubin: Cubin) -> None:
         Path(fresh).replace(file)
     except OSError as error:
         logger.warning("vllm_c: %s is not kept: %s", file, error)
+        if fresh is not None:
+            with contextlib.suppress(OSError):  # half a file would keep a full disk full
+                Path(fresh).unlink()
 
 
 def read(file: Path) -> Cubin | None:
