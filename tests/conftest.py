@@ -5,11 +5,14 @@ What a single distribution promises is tested in its own folder.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import sysconfig
+import venv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +20,12 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OURS = ("vllm_ir", "_vllm_ir", "__editable__")
+"""How what is ours begins in a folder of installed packages."""
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -75,3 +84,59 @@ def read_workspace(root: Path) -> Workspace:
 def workspace() -> Workspace:
     """Give the repository these tests belong to."""
     return read_workspace(ROOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """An environment of its own."""
+
+    folder: Path
+
+    @property
+    def python(self) -> str:
+        """Return its interpreter."""
+        return str(self.folder / "bin" / "python")
+
+    @property
+    def site(self) -> Path:
+        """Return its folder of installed packages."""
+        (found,) = self.folder.glob("lib/python3.*/site-packages")
+        return found
+
+    def run(self, *arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run its interpreter, in a folder without settings and without this process's path."""
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return subprocess.run(
+            [self.python, *arguments],
+            env={**kept, **variables}, cwd=cwd or self.folder,
+            capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+
+    def pip(self, *arguments: str) -> None:
+        """Run this process's pip on it."""
+        command = [sys.executable, "-m", "pip", "--python", self.python, "--quiet", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def make_fresh(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Fresh]:
+    """Give what makes environments with what this one has, less everything of ours.
+
+    torch and its like are lent by links, since a second copy costs minutes.
+    """
+    lent = tmp_path_factory.mktemp("lent")
+    folders = dict.fromkeys([*sysconfig.get_paths().values(), *(path for path in sys.path if "site-packages" in path)])
+    for folder in map(Path, folders):
+        for entry in folder.iterdir() if folder.name == "site-packages" else ():
+            if not entry.name.startswith(OURS) and not (lent / entry.name).exists():
+                (lent / entry.name).symlink_to(entry)
+
+    def make(folder: Path) -> Fresh:
+        """Make one."""
+        venv.create(folder, symlinks=True)
+        made = Fresh(folder)
+        (made.site / "lent.pth").write_text(f"{lent}\n", encoding="utf-8")
+        return made
+
+    return make
