@@ -18,7 +18,7 @@ SECTIONS = (
     Section("findings", paragraphs=["One | two.\nThree."]),
     Section("facts", facts={"a": "1", "b": ""}),
     Section("table", ("name", "value"), [("x_y", "a|b <c>"), ("__init__", "*")]),
-    Section("code", verbatim="Traceback\n  ```\n  x | y\n"),
+    Section("code", verbatim="Traceback\n  ```\n  x | \x1b[2Jy\n"),
 )
 
 
@@ -31,7 +31,7 @@ def test_markdown_says_what_was_written() -> None:
         "\n## findings\n- One \\| two. Three.\n"
         "\n## facts\n- a: 1\n"
         "\n## table\n| name | value |\n| --- | --- |\n| x_y | a\\|b \\<c> |\n| \\_\\_init_\\_ | \\* |\n"
-        "\n## code\n````text\nTraceback\n  ```\n  x | y\n````"
+        "\n## code\n````text\nTraceback\n  ```\n  x | \ufffd[2Jy\n````"
     )
 
 

@@ -70,7 +70,7 @@ def markdown(title: str, sections: Iterable[Section]) -> Iterator[str]:
         if each.verbatim:
             # A fence longer than any in the text, since a traceback may hold one.
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", each.verbatim)), default=0))
-            yield f"{fence}text\n{each.verbatim.rstrip()}\n{fence}"
+            yield f"{fence}text\n{_plain(each.verbatim).rstrip()}\n{fence}"
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -79,21 +79,26 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text on one line without what Markdown would take for its own."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    """Return a text on one line without what Markdown or a terminal would take for its own."""
+    return _SPECIAL.sub(r"\\\1", " ".join(_plain(text).split()))
+
+
+def _plain(text: str) -> str:
+    """Return a text without control characters, which a provider may have printed and a terminal would obey."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def _lay_out(each: Section) -> None:
     """Print a section for whoever sits before a terminal."""
     output.print_text(each.title, output.BOLD)
     for text in each.paragraphs:
-        output.print_note("", text, output.BAD)
-    output.print_facts(each.facts)
+        output.print_note("", _plain(text), output.BAD)
+    output.print_facts({name: _plain(value) for name, value in each.facts.items()})
     if each.rows:
         kept = [place for place in range(len(each.headings)) if any(row[place] for row in each.rows)]
         output.print_table(
             [each.headings[place] for place in kept],
-            [[(row[place], output.BOLD if not place else output.PLAIN) for place in kept] for row in each.rows],
+            [[(_plain(row[place]), output.BOLD if not place else output.PLAIN) for place in kept] for row in each.rows],
         )
     if each.verbatim:
-        output.print_verbatim(each.verbatim)
+        output.print_verbatim(_plain(each.verbatim))

@@ -41,8 +41,11 @@ DTYPE: Final = Shape("|".join(DTYPES), "the name of a torch dtype", DTYPES)
 CAPABILITY: Final = Shape(r"[0-9]{1,2}\.[0-9]", "a compute capability such as '9.0'")
 GFX: Final = Shape(r"gfx[0-9a-f]{3,5}", "an AMD architecture such as 'gfx942'")
 API: Final = Shape(r"[0-9]+", "the version of the provider API, such as '1'")
-SUMMARY: Final = Shape(r"[^\r\n]*[^\s][^\r\n]*", "one line that says what it is")
-URL: Final = Shape(r"https?://[^\s]+", "an address that begins with https://")
+# No control characters: what a stranger's file says goes to terminals, which would obey them.
+SUMMARY: Final = Shape(
+    r"[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*", "one line that says what it is"
+)
+URL: Final = Shape(r"https?://[^\s\x00-\x1f\x7f-\x9f]+", "an address that begins with https://")
 LIBRARY: Final = Shape(r"[A-Za-z_][A-Za-z0-9_]*", "the top-level name that Python imports")
 DISTRIBUTION: Final = Shape(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", "the name of an installable distribution")
 VERSIONS: Final = Shape(rf"({_CLAUSE}( *, *{_CLAUSE})*)?", "a version range such as '>=3.4,<4', or '' for any version")
