@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -128,6 +127,8 @@ def _present(target: Path) -> bytes | None:
 
 def _replace(target: Path, content: bytes) -> None:
     """Put a file in place of another at once, so that no reader and no crash sees half of it."""
+    import tempfile  # takes longer to import than a lock to read
+
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(descriptor, "wb") as stream:
