@@ -1,0 +1,89 @@
+"""One function an op: make the outputs, plan the launch, run it. What may be called at all is left to `predicates`.
+
+Donated tensors are written where they lie if they are contiguous and share no memory; otherwise they are left alone and
+the results are new contiguous tensors. What is `FIXED` is launched by the size of a row alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from vllm_ir_provider_triton import geometry, loading, rotation
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DONATED: Final = True
+KEPT: Final = False
+FIXED: Final = True
+FREE: Final = False
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None, fixed: bool) -> Tensor:
+    """Return rows of x over their root mean square, times the weight."""
+    out = x.new_empty(x.shape)
+    arch = loading.architecture(x.device)
+    launch = geometry.norm("rms_norm", x, None, weight, epsilon, variance_size, out, None, arch, fixed=fixed)
+    loading.run(launch, x.device)
+    return out
+
+
+def fused_add_rms_norm(
+    x: Tensor,
+    x_residual: Tensor,
+    weight: Tensor | None,
+    epsilon: float,
+    variance_size: int | None,
+    donated: bool,
+    fixed: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return the normalised sum and the sum, in the memory of x and x_residual if they are donated and apart."""
+    outs = results(x, x_residual, donated)
+    arch = loading.architecture(x.device)
+    launch = geometry.norm(
+        "fused_add_rms_norm", x, x_residual, weight, epsilon, variance_size, *outs, arch, fixed=fixed
+    )
+    loading.run(launch, x.device)
+    return outs
+
+
+def gate(x: Tensor, activation: int, fixed: bool) -> Tensor:
+    """Return an activation of the first half of rows, times the second half."""
+    out = x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
+    loading.run(geometry.gate(activation, x, out, loading.architecture(x.device), fixed=fixed), x.device)
+    return out
+
+
+def rotary_embedding(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    head_size: int,
+    rotary_dim: int,
+    cos_sin_cache: Tensor,
+    is_neox_style: bool,
+    donated: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return query and key turned, in their own memory if they are donated and apart.
+
+    Raises:
+        ValueError: query, key and positions are not of as many tokens.
+    """
+    outs = results(query, key, donated)
+    arch = loading.architecture(query.device)
+    launch = rotation.plan(positions, query, key, head_size, rotary_dim, cos_sin_cache, outs, arch, neox=is_neox_style)
+    loading.run(launch, query.device)
+    return outs
+
+
+def results(first: Tensor, second: Tensor, donated: bool) -> tuple[Tensor, Tensor]:
+    """Return where two results go: to the donated tensors, or to new contiguous ones."""
+    if donated and first.is_contiguous() and second.is_contiguous() and apart(first, second):
+        return first, second
+    return first.new_empty(first.shape), second.new_empty(second.shape)
+
+
+def apart(first: Tensor, second: Tensor) -> bool:
+    """Tell whether two contiguous tensors share no memory."""
+    one, other = first.data_ptr(), second.data_ptr()
+    return one + first.numel() * first.element_size() <= other or other + second.numel() * second.element_size() <= one

@@ -1,0 +1,203 @@
+"""Triton compiles every kernel for every GPU named here, in the registers that are written down, without a GPU."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from vllm_ir.plugins.manifest import FILE
+from vllm_ir.plugins.manifest_file import read_manifest
+from vllm_ir_provider_triton import compiling, geometry, rotation
+from vllm_ir_provider_triton.variants import GELU, GELU_TANH, SILU
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from vllm_ir_provider_triton.variants import Variant
+
+BUDGETS = Path(__file__).parent / "budgets.toml"
+COMPILER = "3.9."
+ARCHS = {"sm_80": 80, "sm_90": 90, "sm_100": 100, "sm_120": 120, "gfx942": 64, "gfx950": 64, "gfx1201": 32}
+"""Compute capability, or lanes of a warp."""
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+EPSILON = 1e-6
+NEOX = True
+
+pytestmark = pytest.mark.triton
+
+
+def target(arch: str) -> Any:
+    """Return what Triton calls an architecture."""
+    from triton.backends.compiler import GPUTarget
+
+    return GPUTarget("hip", arch, ARCHS[arch]) if arch.startswith("gfx") else GPUTarget("cuda", ARCHS[arch], 32)
+
+
+def nowhere(*sizes: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor without memory."""
+    return torch.empty(sizes, dtype=dtype, device="meta")
+
+
+def norm(size: int, dtype: torch.dtype, arch: str, *, fused: bool, fixed: bool, weight: Any = None) -> Variant:
+    """Return the variant of a norm of many rows."""
+    x = nowhere(1024, size, dtype=dtype)
+    weight = nowhere(size, dtype=dtype if weight is None else weight)
+    op, residual = ("fused_add_rms_norm", x) if fused else ("rms_norm", None)
+    return geometry.norm(op, x, residual, weight, EPSILON, None, x, residual, arch, fixed=fixed).variant
+
+
+def gate(activation: int, dtype: torch.dtype, arch: str, *, size: int = 4096, gap: int = 0) -> Variant:
+    """Return the variant of a gated activation, of rows that lie at two distances for a gap."""
+    x = nowhere(8, 64, 2 * size, dtype=dtype)[:, : 64 - gap]
+    return geometry.gate(activation, x, nowhere(8, 64 - gap, size, dtype=dtype), arch, fixed=False).variant
+
+
+def rotary(dtype: torch.dtype, arch: str, *, neox: bool, size: int = 128, turned: int = 128) -> Variant:
+    """Return the variant of a rotation in place."""
+    x, positions = nowhere(64, 32 * size, dtype=dtype), nowhere(64, dtype=torch.int64)
+    cache = nowhere(64, turned, dtype=dtype)
+    return rotation.plan(positions, x, x, size, turned, cache, (x, x), arch, neox=neox).variant
+
+
+def variants(arch: str) -> dict[str, Variant]:
+    """Return a variant of every kernel for every dtype, and of bfloat16 every other specialisation, by name."""
+    found = {}
+    for dtype in DTYPES:
+        name = geometry.dtype_name(dtype)
+        for op, fused in (("rms_norm", False), ("fused_add_rms_norm", True)):
+            found[f"{op} {name} 8192"] = norm(8192, dtype, arch, fused=fused, fixed=False)
+            found[f"{op} {name} 8192 invariant"] = norm(8192, dtype, arch, fused=fused, fixed=True)
+        for op, activation in (("silu", SILU), ("gelu", GELU), ("gelu_tanh", GELU_TANH)):
+            found[f"{op} {name}"] = gate(activation, dtype, arch)
+        found[f"rotary {name} neox"] = rotary(dtype, arch, neox=True)
+    half = torch.bfloat16
+    return {
+        **found,
+        "rms_norm bfloat16 128": norm(128, half, arch, fused=False, fixed=False),
+        "rms_norm bfloat16 4096 invariant": norm(4096, half, arch, fused=False, fixed=True),
+        "rms_norm bfloat16 1001 unaligned": norm(1001, half, arch, fused=False, fixed=False),
+        "rms_norm bfloat16 4096 float32 weight": norm(4096, half, arch, fused=False, fixed=False, weight=torch.float32),
+        "fused_add_rms_norm bfloat16 16384": norm(16384, half, arch, fused=True, fixed=False),
+        "fused_add_rms_norm bfloat16 20480 loop": norm(20480, half, arch, fused=True, fixed=False),
+        "fused_add_rms_norm bfloat16 20480 loop invariant": norm(20480, half, arch, fused=True, fixed=True),
+        "silu bfloat16 two strides": gate(SILU, half, arch, gap=4),
+        "silu bfloat16 1001 unaligned": gate(SILU, half, arch, size=1001),
+        "rotary bfloat16": rotary(half, arch, neox=False),
+        "rotary bfloat16 unaligned": rotary(half, arch, neox=True, size=80, turned=20),
+    }
+
+
+def usage(kernel: Any, folder: Path) -> list[int]:
+    """Return registers a thread and bytes or registers that are spilled of a compiled kernel."""
+    if "amdgcn" in kernel.asm:
+        counts = [re.search(rf"\.{name}: +(\d+)", kernel.asm["amdgcn"]) for name in ("vgpr_count", "vgpr_spill_count")]
+        return [int(count[1]) for count in counts if count is not None]
+    spec = find_spec("triton")
+    assert spec is not None
+    assert spec.origin is not None
+    tool = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    file = folder / f"{kernel.hash}.cubin"
+    file.write_bytes(kernel.asm["cubin"])
+    done = subprocess.run([tool, "--dump-resource-usage", file], capture_output=True, text=True, check=True)
+    counts = [re.search(rf"{name}:(\d+)", done.stdout) for name in ("REG", "STACK")]
+    return [int(count[1]) for count in counts if count is not None]
+
+
+def measured(folder: Path) -> dict[str, dict[str, list[int]]]:
+    """Return the usage of every variant for every architecture."""
+    wanted = [(name, arch, variant) for arch in ARCHS for name, variant in variants(arch).items()]
+    with ThreadPoolExecutor(2) as pool:
+        found = pool.map(lambda each: usage(compiling.compile_variant(each[2], target(each[1])), folder), wanted)
+        table: dict[str, dict[str, list[int]]] = {}
+        for (name, arch, _), counts in zip(wanted, found, strict=True):
+            table.setdefault(name, {})[arch] = counts
+    return table
+
+
+def written(table: dict[str, dict[str, list[int]]]) -> str:
+    """Return a table as the lines of its file."""
+    return "".join(
+        f'"{name}" = {{ {", ".join(f"{arch} = {counts}" for arch, counts in row.items())} }}\n'
+        for name, row in table.items()
+    )
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder for what is compiled, which nobody compiled before."""
+    return tmp_path_factory.mktemp("triton")
+
+
+@pytest.mark.skipif(
+    find_spec("triton") is not None and not metadata.version("triton").startswith(COMPILER),
+    reason=f"the registers are those of Triton {COMPILER}*: pip install 'vllm-ir-provider-triton[test]'",
+)
+def test_every_kernel_compiles_in_its_registers(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is exact, so that a change of a kernel shows what it costs; nothing spills."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    found = measured(cache)
+    budgets = tomllib.loads(BUDGETS.read_text(encoding="utf-8"))
+    assert found == budgets, written(found)
+    assert len(found) == 35
+    assert {counts[1] for row in found.values() for counts in row.values()} == {0}
+
+
+def test_the_compiler_is_told_what_may_not_be_contracted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No multiply-add where two roundings are meant, exact division, and no flushing of subnormal numbers."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    turned = compiling.compile_variant(rotary(torch.float32, "sm_90", neox=True), target("sm_90"))
+    assert turned.metadata.enable_fp_fusion is False
+    assert not re.search(r"\bfma\.", turned.asm["ptx"])
+    assert ".ftz" not in turned.asm["ptx"]
+    active = compiling.compile_variant(gate(SILU, torch.float32, "sm_90"), target("sm_90")).asm["ptx"]
+    assert "div.rn.f32" in active
+    assert "div.full" not in active
+    amd = compiling.compile_variant(rotary(torch.float32, "gfx942", neox=True), target("gfx942")).asm["amdgcn"]
+    assert not re.search(r"v_(pk_)?fma|v_fmac|v_mad_f32|v_mac_f32", amd)
+
+
+def test_aligned_rows_are_read_by_16_bytes(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each array once, four words at a time, and nothing narrower."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    for variant in (
+        norm(8192, torch.bfloat16, "sm_90", fused=True, fixed=True),
+        norm(4096, torch.float32, "sm_90", fused=False, fixed=False),
+        gate(SILU, torch.bfloat16, "sm_90"),
+        rotary(torch.bfloat16, "sm_90", neox=True),
+    ):
+        ptx = compiling.compile_variant(variant, target("sm_90")).asm["ptx"]
+        loads_of = re.findall(r"ld\.global\S*\.(v\d\.)?b(\d+)", ptx)
+        narrow = [each for each in loads_of if each != ("v4.", "32")]
+        assert len(loads_of) > len(narrow), variant
+        assert all(each == ("", "64") for each in narrow), f"{variant}: {narrow}"  # the position of a token
+
+
+def test_the_manifest_names_what_triton_compiles_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel for each of AMD's architectures that the manifest lists, and for the least of NVIDIA's."""
+    from triton.backends.compiler import GPUTarget
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    file = Path(compiling.__file__).parent / FILE
+    provider = read_manifest(file.read_bytes(), str(file)).providers["triton"]
+    listed = provider.platforms["rocm"].gfx
+    assert listed
+    assert set(ARCHS) - set(listed) == {"sm_80", "sm_90", "sm_100", "sm_120"}
+    for arch in listed:
+        kernel = compiling.compile_variant(
+            norm(576, torch.bfloat16, arch, fused=True, fixed=True),
+            GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32),
+        )
+        assert kernel.asm["hsaco"]
+    assert provider.platforms["cuda"].minimum == (8, 0)
