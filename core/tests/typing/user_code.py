@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 import vllm_ir
+from torch.distributed import ProcessGroup
 from typing_extensions import assert_type
-from vllm_ir import IrOpImpl, IrOpPriorityConfig, KernelConfig, Unsupported, errors, ops
+from vllm_ir import IrOpImpl, IrOpPriorityConfig, KernelConfig, Unsupported, errors, ops, prometheus
 from vllm_ir.compile.backend import backend
 from vllm_ir.op import IrOp, IrOpInplace
 from vllm_ir.overload import InplaceOverload
@@ -112,6 +113,20 @@ def what_is_told(x: torch.Tensor) -> None:
     assert_type(vllm_ir.report().ops["bare"].priority, tuple[Entry, ...])
     assert_type(vllm_ir.report().ops["bare"].calls, Mapping[str, int])
     assert_type(vllm_ir.report().ops["bare"].refusals, tuple[tuple[str, str, int], ...])
+
+
+def what_is_compared(group: ProcessGroup) -> None:
+    """Hold the types of what ranks and operators ask."""
+    assert_type(vllm_ir.selection_digest(), str)
+    vllm_ir.verify_agreement()
+    vllm_ir.verify_agreement(group)
+    prometheus.register_collector(interval=1)
+    prometheus.publish()
+    try:
+        vllm_ir.verify_agreement(group=None)
+    except errors.SelectionsDiffer as error:
+        assert_type(error.differences, tuple[tuple[str, str], ...])
+        assert_type(error.ranks, int)
 
 
 def what_is_compiled(x: torch.Tensor) -> None:

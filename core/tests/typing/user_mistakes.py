@@ -21,6 +21,8 @@ vllm_ir.implements("plain", provider="a", inplace="yes")  # type: ignore[arg-typ
 vllm_ir.register_op(plain, name="other")  # type: ignore[call-overload]
 vllm_ir.register_op(activations="x")(lambda x: x).maybe_inplace  # type: ignore[attr-defined]  # noqa: B018 - never run
 vllm_ir.KernelConfig(ir_op_priority=["a"])  # type: ignore[arg-type]
+vllm_ir.verify_agreement("world")  # type: ignore[arg-type]
+vllm_ir.selection_digest("rms_norm")  # type: ignore[call-arg]
 vllm_ir.no_such_name(1)  # type: ignore[attr-defined]
 vllm_ir.Unsupported()  # type: ignore[call-arg]
 vllm_ir.compile(plain, exact="yes")  # type: ignore[call-overload]
