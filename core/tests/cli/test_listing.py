@@ -132,7 +132,13 @@ def test_torch_is_not_imported(five: Site) -> None:
     """The verb works where torch is broken."""
     (five.folder / "torch").mkdir()
     (five.folder / "torch" / "__init__.py").write_text("raise SystemExit('torch was imported')", encoding="utf-8")
-    verbs = (["list", "--all"], ["list", "--json"], ["show", "good"], ["explain", "rms_norm", "--static"])
+    verbs = (
+        ["list", "--all"],
+        ["list", "--json", "--platform", "cuda:9.0"],
+        ["show", "good"],
+        ["explain", "rms_norm", "--static"],
+        ["explain", "rms_norm", "--platform", "rocm:gfx942"],
+    )
     for done in five.run_each(verbs):
         assert done.returncode == 0, done.stderr
         assert "torch was imported" not in done.stderr

@@ -41,6 +41,17 @@ def test_every_verb_that_reads_files_tells_the_same_reason(site: Site, policy: P
     (row,) = [each for each in json.loads(explained.stdout)["candidates"] if each["provider"] == "denied"]
     assert (row["accepted"], row["reason"]) == (False, said)
     assert [done.returncode for done in (listed, shown, explained)] == [0, 0, 0]
+    assert [json.loads(done.stdout)["policy"] for done in (listed, explained)] == [[str(policy)]] * 2
+
+
+def test_a_person_sees_which_file_is_in_force(site: Site, policy: Path) -> None:
+    """Above the table, and only where a file says who may run."""
+    verbs = (["list"], ["explain", "rms_norm", "--static"])
+    for done in site.run_each(verbs, VLLM_IR_POLICY=str(policy), COLUMNS="1000"):
+        assert done.stdout.splitlines()[1] == f"under the policy of {policy}"
+    (site.folder / "vllm-ir.toml").write_text('op-priority.rms_norm = "good"', encoding="utf-8")
+    for done in site.run_each(verbs):
+        assert "policy" not in done.stdout
 
 
 @needs_torch

@@ -33,6 +33,7 @@ class Answer:
     Attributes:
         explanation: the candidates and their verdicts.
         platform: facts of the machine.
+        policy: the files that say who may run.
         arguments: the arguments that predicates saw, as text; None where none were asked.
         doubts: sentences about what this answer cannot know.
         problem: the error that a run would stop with, or None.
@@ -40,6 +41,7 @@ class Answer:
 
     explanation: Explanation
     platform: dict[str, Any]
+    policy: tuple[str, ...]
     arguments: str | None
     doubts: tuple[str, ...]
     problem: ConfigurationError | None
@@ -98,7 +100,8 @@ def _forecast(op: str, lists: Mapping[str, Sequence[str]], platform: str | None,
     if told.problem is not None and getattr(told.problem, "layer", None) == Layer.COMMAND_LINE.label:
         # What was typed is checked before anything is shown, as it is when a run reads the same flag.
         raise told.problem
-    return Answer(told.explanation, found.platform.describe(), None, told.doubts, told.problem)
+    files = asked_for.policy.files
+    return Answer(told.explanation, found.platform.describe(), files, None, told.doubts, told.problem)
 
 
 def _ask(op: str, spec: str | None, lists: Mapping[str, Sequence[str]], *, compiling: bool) -> Answer:
@@ -125,7 +128,7 @@ def _ask(op: str, spec: str | None, lists: Mapping[str, Sequence[str]], *, compi
     problem = found.conflicts[0] if found and found.conflicts else _problem(op)
     names = target.declaration.signature.names
     words = ",".join(f"{name}={stand_ins.in_words(value)}" for name, value in zip(names, given, strict=False))
-    return Answer(told, state.platform.describe(), words, (), problem)
+    return Answer(told, state.platform.describe(), state.policy.files, words, (), problem)
 
 
 def _left_out(told: Explanation, providers: Sequence[ProviderRecord]) -> Iterator[Verdict]:
@@ -160,6 +163,7 @@ def _print_json(answer: Answer, *, static: bool) -> None:
             "static": static,
             "compiling": told.compiling,
             "platform": answer.platform,
+            "policy": list(answer.policy),
             "arguments": answer.arguments,
             "selected": told.selected,
             "candidates": [
@@ -183,6 +187,8 @@ def _print_table(answer: Answer) -> None:
     told = answer.explanation
     mode = "compiling" if told.compiling else "eager"
     output.print_text(f"{told.op}, {mode}, on {describe_platform(answer.platform)}", output.DIM)
+    for file in answer.policy:
+        output.print_text(f"under the policy of {file}", output.DIM, indent=2)
     if answer.arguments:
         output.print_text(f"asked with {answer.arguments}", output.DIM, indent=2)
     print()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir import errors
 from vllm_ir.cli import output
-from vllm_ir.cli.facts import survey_here
+from vllm_ir.cli.facts import preferences, survey_here
 from vllm_ir.platforms import BUILT_IN
 
 if TYPE_CHECKING:
@@ -33,11 +33,13 @@ class Inventory:
         platform: facts of this machine.
         distributions: what `DistributionRecord.describe` gives, one each.
         doubts: sentences about the operator's lists that are no error but look like a mistake.
+        policy: the files that say who may run.
     """
 
     platform: dict[str, Any]
     distributions: tuple[dict[str, Any], ...]
     doubts: tuple[str, ...] = ()
+    policy: tuple[str, ...] = ()
 
     @property
     def providers(self) -> list[dict[str, Any]]:
@@ -106,6 +108,7 @@ def _print_json(found: Inventory, shown: Sequence[dict[str, Any]]) -> None:
     output.emit_json(
         {
             "platform": found.platform,
+            "policy": list(found.policy),
             "providers": list(shown),
             "distributions": [
                 {key: value for key, value in one.items() if key != "providers"} for one in found.distributions
@@ -121,6 +124,8 @@ def _print_json(found: Inventory, shown: Sequence[dict[str, Any]]) -> None:
 def _print_table(found: Inventory, shown: Sequence[dict[str, Any]], *, everything: bool) -> None:
     """Print the machine, a row a provider, and a paragraph for whatever needs one."""
     output.print_text(describe_platform(found.platform), output.DIM)
+    for file in found.policy:
+        output.print_text(f"under the policy of {file}", output.DIM, indent=2)
     if shown:
         print()
         output.print_table(("provider", "state", "platforms", "ops", "distribution"), [_row(each) for each in shown])
@@ -220,7 +225,8 @@ def read(platform: str | None = None) -> Inventory:
         platform: the name of the machine's platform; this machine when None.
     """
     found = survey_here(platform, quiet=True)
-    return Inventory(found.platform.describe(), tuple(one.describe() for one in found.distributions), found.doubts)
+    described = tuple(one.describe() for one in found.distributions)
+    return Inventory(found.platform.describe(), described, found.doubts, preferences().policy.files)
 
 
 def load() -> Inventory:
@@ -233,7 +239,8 @@ def load() -> Inventory:
 
     found = load_in_child()
     if "error" not in found:
-        return Inventory(found["platform"], tuple(found["distributions"]), tuple(found["doubts"]))
+        files = preferences().policy.files
+        return Inventory(found["platform"], tuple(found["distributions"]), tuple(found["doubts"]), files)
     if issubclass(getattr(errors, found["error_class"], Exception), (errors.ConfigurationError, errors.LockMismatch)):
         raise errors.LoadingStopped(reason=found["error"])
     raise errors.InternalError(what=found["error"])
