@@ -11,9 +11,12 @@ import torch
 import torch._dynamo.exc
 import torch._inductor.config
 from torch import Tensor
+from torch.fx import symbolic_trace
 from vllm_ir import ops, report
 from vllm_ir.compile.lower_to import lower_graph
+from vllm_ir.compile.options import CompileOptions
 from vllm_ir.compile.passes import GraphPass
+from vllm_ir.compile.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,6 +125,31 @@ def test_an_error_of_ours_stays_readable() -> None:
     assert "raised:" in text
     assert "UnknownCompileOption: Compile option 'lowerto' is unknown" in text
     assert "Did you mean 'lower_to'?" in text
+
+
+def test_roundings_that_torch_cannot_keep_are_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By exact=True in a dtype that is rounded to; not in float32, nor where nothing was promised or they are kept."""
+    from vllm_ir.compile import backend, torch_version
+
+    backend._tell_of_roundings.cache_clear()
+    half = X.bfloat16()
+
+    def told(x: Tensor, **options: Any) -> list[str]:
+        """Return what is said about a graph."""
+        caplog.clear()
+        backend.compile_graph(symbolic_trace(torch.nn.ReLU()), [x], CompileOptions.read(options), Plan.take(exact=True))
+        return [record.getMessage() for record in caplog.records if "exact=True" in record.getMessage()]
+
+    monkeypatch.setattr(torch_version, "compile_with_inductor", lambda *_: None)
+    monkeypatch.setattr(torch_version, "honours_roundings", lambda _: False)
+    backend._tell_of_roundings.cache_clear()
+    assert told(X) == []
+    (message,) = told(half)
+    assert "drops roundings between other operations on device cpu" in message
+    assert told(half) == []
+    backend._tell_of_roundings.cache_clear()
 
 
 def test_another_compiler_gets_ops_passes_and_fakes(state: Runtime) -> None:

@@ -9,6 +9,7 @@ import torch
 import vllm_ir
 from torch import Tensor
 from vllm_ir import ops
+from vllm_ir.compile import torch_frames
 from vllm_ir.compile.lower_to import lower_graph
 from vllm_ir.errors import UsedAfterDonation
 
@@ -210,3 +211,14 @@ def test_an_attribute_of_a_module_is_named_as_the_program_reaches_it() -> None:
         compiled(Model())(torch.randn(4, 16))
     assert caught.value.expression == "self.memory"
     assert "donates `self.memory` as argument 'x_residual'" in str(caught.value)
+
+
+@pytest.mark.usefixtures("state")
+def test_a_torch_that_calls_it_otherwise_compiles_without_the_check(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is not found is logged, and nothing breaks."""
+    monkeypatch.setattr(torch_frames, "NEEDED", (*torch_frames.NEEDED, "nowhere"))
+    with torch.no_grad(), caplog.at_level("DEBUG", logger="vllm_ir"):
+        compiled(returned)(*inputs())
+    assert any("this torch has no nowhere" in record.getMessage() for record in caplog.records)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from vllm_ir import ops
-from vllm_ir.errors import EndlessLowering
+from vllm_ir import ops, register_op
+from vllm_ir.errors import EndlessLowering, UntraceableImplementation
 from vllm_ir.isolation import isolated
 
 rms: Any = ops.rms_norm
@@ -288,3 +288,72 @@ def test_a_kernel_may_write_only_where_it_said(compiled: Any, declared: bool) ->
         compiled(lambda x, r, w: fused(x * 1, r * 1, w, 1e-5))(x, residual, weight)
     assert torch.equal(x, kept[0])
     assert torch.equal(weight, kept[1])
+
+
+def test_a_loop(provide: Any, compiled: Any) -> None:
+    """Ops in the body of a loop are lowered, and what the body is given stays the loop's."""
+    from torch._higher_order_ops.while_loop import while_loop
+
+    provide(fused, "inplace")
+
+    def run(x: Tensor) -> Any:
+        """Add and normalise three times."""
+
+        def body(count: Tensor, y: Tensor, kept: Tensor) -> Any:
+            """Donate what the loop gives, and what was made."""
+            out, total = fused.maybe_inplace(y, y * 2, None, 1e-5)
+            return count + 1, out + total, kept + 1
+
+        return while_loop(lambda count, _y, _kept: count < 3, body, (torch.tensor(0), x, x * 1))
+
+    both(compiled, run, torch.randn(5, 16))
+    assert compiled.lowered[0].selected["fused_add_rms_norm"] == {"fused_add_rms_norm": "probe"}
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize("inductor", [False, True], ids=["lowered", "inductor"])
+def test_results_in_a_list(provide: Any, compiled: Any, inductor: bool) -> None:
+    """An op may return a tensor and a list of them; each is memory of its own, and may be donated by itself."""
+    provide(fused, "inplace")
+
+    @register_op
+    def parted(x: Tensor, count: int) -> tuple[Tensor, list[Tensor]]:
+        """Return the double, and copies of the parts."""
+        return x * 2, [part.clone() for part in x.chunk(count)]
+
+    @parted.register_impl("probe")
+    def with_views(x: Tensor, count: int) -> tuple[Tensor, list[Tensor]]:
+        """Return parts of one tensor, which nobody may write to as they are."""
+        double = x + x
+        return double, list((double * 0.5).chunk(count))
+
+    assert with_views.provider == "probe"
+
+    def run(x: Tensor) -> Any:
+        """Donate one part and read a view of another, and of all of them."""
+        double, parts = parted(x, 2)
+        view = parts[1].view(-1)
+        out, total = fused.maybe_inplace(parts[0], parts[1] * 2, None, 1e-5)
+        return double, out, total, view + 1, parts[1]
+
+    both(compiled, run, torch.randn(4, 16), inductor=inductor)
+
+
+@pytest.mark.usefixtures("state")
+def test_a_list_of_another_length(compiled: Any) -> None:
+    """Is told as results of another kind."""
+
+    @register_op
+    def halves(x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the double, and copies of two parts."""
+        return x * 2, [part.clone() for part in x.chunk(2)]
+
+    @halves.register_impl("probe")
+    def quarters(x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return four of them."""
+        return x * 2, [part.clone() for part in x.chunk(4)]
+
+    assert quarters.provider == "probe"
+    with pytest.raises(Exception, match=r"Its results are .*\[1, 16\]\], native's are .*\[2, 16\]\]: ") as caught:
+        compiled(lambda x: halves(x)[0])(torch.randn(4, 16))
+    assert isinstance(caught.value.inner_exception, UntraceableImplementation)  # type: ignore[attr-defined]

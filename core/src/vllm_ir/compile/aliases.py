@@ -78,10 +78,11 @@ class Aliases:
         for old, new in results:
             now = self.roots(new)
             for root in self._roots.get(old, frozenset()):
-                if root in now or root in self._heirs:
+                if root in now:
                     continue
-                # What looked like views of the old result are views of the new one.
-                self._heirs[root] = now
+                # What looked like views of the old result are views of the new one, or of one of several where those
+                # could not be told apart.
+                self._heirs[root] = self._heirs.get(root, frozenset()) | now
                 for kept in now:
                     self._members[kept] += self._members[root]
 

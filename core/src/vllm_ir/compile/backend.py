@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.compile import torch_version
+from vllm_ir.compile.autocast import tell_of_autocast
 from vllm_ir.compile.functionalization import mark_subgraphs
 from vllm_ir.compile.graph import place_of
 from vllm_ir.compile.guards import watch
@@ -15,6 +17,7 @@ from vllm_ir.compile.pipeline import Pipeline
 from vllm_ir.compile.plain import decompositions_without_ops
 from vllm_ir.compile.plan import Plan
 from vllm_ir.compile.recording import Recorder
+from vllm_ir.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -67,12 +70,15 @@ def compile_graph(
     theirs = {**torch_version.mode_options(options.mode), **options.inductor}
     if plan.exact:
         theirs.update(torch_version.EXACT)
+        for device_type in _rounding_devices(inputs) if options.lower_to == INDUCTOR else ():
+            _tell_of_roundings(device_type)
     table = decompositions_without_ops(theirs) if options.lower_to == INDUCTOR else {}
     pipeline = Pipeline(plan, table)
     recorder = Recorder(name, pipeline, place_of(module.graph))
     if watched is not None:
         watched.ops = recorder.ops
     check_kept(module, plan.ops)
+    tell_of_autocast(module, plan.ops)
     mark_subgraphs(module)
     if options.lower_to != INDUCTOR:
         return compile_with(module, inputs, options, recorder)
@@ -80,6 +86,27 @@ def compile_graph(
     patches = {**theirs, **pipeline.patches(set_by_user)}
     with recorder.whole():
         return torch_version.compile_with_inductor(module, inputs, patches, table, recorder.one)
+
+
+def _rounding_devices(inputs: Sequence[Any]) -> frozenset[str]:
+    """Return the devices of inputs in dtypes that eager rounds to."""
+    import torch
+
+    half = (torch.bfloat16, torch.float16)
+    return frozenset(each.device.type for each in inputs if isinstance(each, torch.Tensor) and each.dtype in half)
+
+
+@functools.cache
+def _tell_of_roundings(device_type: str) -> None:
+    """Warn once for each kind of device where Inductor's kernels cannot keep the roundings that were asked for."""
+    if not torch_version.honours_roundings(device_type):
+        version = ".".join(map(str, torch_version.version()))
+        logger.warning(
+            "exact=True: ops keep the bits that eager gives, but torch %s drops roundings between other operations on"
+            " device %s; torch 2.13 keeps them on a CPU. What is compiled there may differ from eager.",
+            version,
+            device_type,
+        )
 
 
 def take_plan(options: CompileOptions) -> Plan:

@@ -154,7 +154,15 @@ def place_of(graph: fx.Graph) -> str:
 
 
 def results_of(node: fx.Node, results: Sequence[Any]) -> list[tuple[fx.Node, Any]]:
-    """Return each node that reads a result of an op's call, or the call itself, with the result that it reads."""
+    """Return each node that reads a result of an op's call, or the call itself, with the result that it reads.
+
+    A result may be a list of tensors, which is read item by item.
+    """
     if not isinstance(value_of(node), (tuple, list)):
         return [(node, results[0])]
-    return [(user, results[int(user.args[1])]) for user in node.users if user.target is operator.getitem]  # type: ignore[arg-type]
+    found: list[tuple[fx.Node, Any]] = []
+    for user in node.users:
+        if user.target is operator.getitem:
+            result = results[int(user.args[1])]  # type: ignore[arg-type]
+            found += results_of(user, result) if isinstance(result, list) else [(user, result)]
+    return found

@@ -29,7 +29,6 @@ from vllm_ir.names import NATIVE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import torch
     from torch import fx
 
     from vllm_ir.compile.plan import Plan
@@ -166,6 +165,8 @@ class Lowering:
         for old, _ in readers:
             if old is not node:
                 graph.erase_node(old)
+        for whole in list(node.users):  # what took a list of results out
+            graph.erase_node(whole)
         graph.erase_node(node)
         self._done.copies += len(copied) + len(more)
         self._done.selected.setdefault(op.name, {})[node.name] = impl.provider
@@ -200,7 +201,7 @@ class Lowering:
             open_sizes = next(map(torch_version.shape_env_of, tensors_of(values)), None)
             with torch_version.no_guards_on(open_sizes, batch), torch_sizes.forgetting_sizes(open_sizes):
                 traced = trace(function, values, self._table)
-            _check_results(tensors_of(value_of(node)), traced)
+            _check_results(value_of(node), traced)
             _check_writes(self._plan.ops[impl.op_name], impl, function, args, traced)
             self._traces[key] = traced
             self._done.traces += 1
@@ -211,35 +212,42 @@ class Lowering:
         return now, [*(now[index] for index in copied), *added], results
 
 
-def _own(
-    graph: fx.Graph, node: fx.Node, results: list[fx.Node], aliases: Aliases
-) -> tuple[list[fx.Node], list[fx.Node]]:
+def _own(graph: fx.Graph, node: fx.Node, results: list[Any], aliases: Aliases) -> tuple[list[Any], list[fx.Node]]:
     """Return the results of a call, each contiguous where native's is and in memory that nobody else reads, and copies.
 
     An implementation may return an argument, the same tensor twice, or a part of a larger one.
     """
     made: list[fx.Node] = []
     found: list[fx.Node] = []
-    for result, wanted in zip(results, tensors_of(value_of(node)), strict=True):
+
+    def own(result: Any, wanted: Any) -> Any:
+        """Return one result, or a list of results, in memory of its own."""
+        if isinstance(result, list):
+            return [own(each, one) for each, one in zip(result, wanted, strict=True)]
         odd = contiguous(wanted) and not contiguous(value_of(result))
         if odd or result in found or aliases.owned_by_caller(result) or aliases.used_after(result, node):
-            copy = copy_argument(graph, node, result)
-            aliases.replace([copy], [])
-            made.append(copy)
-            found.append(copy)
-        else:
-            found.append(result)
-    return found, made
+            result = copy_argument(graph, node, result)
+            aliases.replace([result], [])
+            made.append(result)
+        found.append(result)
+        return result
+
+    value = value_of(node)
+    return own(results, list(value) if isinstance(value, (tuple, list)) else [value]), made
 
 
-def _check_results(wanted: list[torch.Tensor], traced: Traced) -> None:
+def _check_results(value: Any, traced: Traced) -> None:
     """Raise if an implementation's results are of another kind than native's.
+
+    Args:
+        value: the fake result of native, or a tuple or a list of them.
+        traced: the implementation.
 
     Raises:
         WrongResults: they are.
     """
-    got = [f"{type(r).__name__}" if not tensors_of(r) else _kind(r) for r in traced.results]
-    told = [_kind(tensor) for tensor in wanted]
+    got = [_kind(result) for result in traced.results]
+    told = [_kind(result) for result in (value if isinstance(value, (tuple, list)) else [value])]
     if told != got:
         raise WrongResults(got=got, wanted=told)
 
@@ -261,8 +269,14 @@ def _check_writes(op: IrOp, impl: IrOpImpl, function: Callable[..., Any], args: 
         place += count
 
 
-def _kind(tensor: torch.Tensor) -> str:
+def _kind(value: Any) -> str:
     """Return dtype and sizes of a tensor: of those that are open what they were, and a question mark for data's."""
-    known = map(torch_sizes.hint_of, tensor.shape)
+    import torch
+
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(_kind, value))}]"
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    known = map(torch_sizes.hint_of, value.shape)
     sizes = ", ".join("?" if size is None else str(size) for size in known)
-    return f"{tensor.dtype}[{sizes}]"
+    return f"{value.dtype}[{sizes}]"

@@ -1,7 +1,7 @@
 """What the program around a graph still holds when Dynamo compiles it: its result, its variables, its attributes.
 
-Dynamo takes what a program was given and hands on as it is past the graph, which then does not show it. Like
-`torch_version`, written against what torch 2.11 to 2.14 have in common.
+Dynamo takes what a program was given and hands on as it is past the graph, which then does not show it. Its frame has
+it while it calls a backend, under names that are not public.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import linecache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vllm_ir.compile.graph import METADATA, value_of
+from vllm_ir.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,9 @@ RESULT: Final = "the function's result"
 BREAK: Final = "code behind a graph break"
 """What holds a tensor that is read in a later graph, or in none."""
 
+
+NEEDED: Final = ("stack", "symbolic_locals", "instructions", "instruction_pointer", "lineno", "f_code", "output")
+"""What of Dynamo's frame is read; a torch that calls it otherwise compiles without this check."""
 
 Held = tuple[Any, str, str]
 """A variable of Dynamo's, what holds it, and the line."""
@@ -52,9 +56,12 @@ def kept_inputs() -> list[Kept]:
         frame: Any = InstructionTranslator.current_tx()
     except AttributeError:
         return []
-    held = (
-        [*_returned(frame), *_stored(frame)] if frame.instruction_pointer is None else [*_left(frame), *_stored(frame)]
-    )
+    missing = [name for name in NEEDED if not hasattr(frame, name)]
+    if missing:
+        logger.debug("donated inputs are not looked for behind the graph: this torch has no %s", ", ".join(missing))
+        return []
+    at_the_end = _returned if frame.instruction_pointer is None else _left
+    held = [*at_the_end(frame), *_stored(frame)]
     return [Kept(tensor, holder, where) for variable, holder, where in held if (tensor := _input(variable)) is not None]
 
 
