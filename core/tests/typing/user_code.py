@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import vllm_ir
-from torch.distributed import ProcessGroup
 from typing_extensions import assert_type
 from vllm_ir import IrOpImpl, IrOpPriorityConfig, KernelConfig, Unsupported, errors, ops, prometheus
 from vllm_ir.compile.backend import backend
@@ -18,6 +17,9 @@ from vllm_ir.priority import Entry
 from vllm_ir.reporting import OpReport, Report
 from vllm_ir.tolerances import Tolerance
 from vllm_ir.verdict import Explanation, Verdict
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 @vllm_ir.register_op
