@@ -104,18 +104,26 @@ def three(site: Site) -> Site:
 @hypothesis.settings(
     max_examples=40, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
-@hypothesis.given(settings=POLICIES, op=st.sampled_from(BOTH), denied=st.sampled_from(["", "one", "three:rms_norm"]))
-def test_what_files_foretell_under_a_policy_is_what_happens(settings: Settings, op: str, denied: str) -> None:
+@hypothesis.given(
+    settings=POLICIES,
+    op=st.sampled_from(BOTH),
+    denied=st.sampled_from(["", "one", "three:rms_norm"]),
+    compiling=st.booleans(),
+)
+def test_what_files_foretell_under_a_policy_is_what_happens(
+    settings: Settings, op: str, denied: str, compiling: bool
+) -> None:
     """Every candidate stands where it was foretold, is refused for the reason foretold, and the call runs the first."""
     elsewhere = [each.name for each in scan() if each.providers and each.name.startswith("vllm-ir-")]
     variables = {"VLLM_IR_PROVIDERS_DISABLED": ",".join([*elsewhere, denied])}
     environment = Environment.read(variables)
     preferences = Preferences(environment, settings)
     found = survey(environment, detect(), policy=preferences.policy)
-    told = {each.provider: each for each in forecast(op, found, preferences).explanation.verdicts}
+    told = {each.provider: each for each in forecast(op, found, preferences, compiling=compiling).explanation.verdicts}
     with isolated(variables, settings, loader=load_providers):
         called = getattr(ops, op)
-        explained = called.explain(X, None, 1e-6) if op == "rms_norm" else called.explain(X)
+        args = (X, None, 1e-6) if op == "rms_norm" else (X,)
+        explained = called.explain(*args, compiling=compiling)
         usable = {each.name: each.usable for each in found.providers}
         loaded = {each.name for each in (discovery.load_providers() or found).providers if each.state == "loaded"}
     mine = [each for each in explained.verdicts if each.provider in (*NAMES, "native")]
