@@ -128,6 +128,8 @@ class Source:
 
     def refuse(self, provider: str, distribution: str | None, op: str | None) -> DeniedByPolicy | None:
         """Return why a provider may not run an op, or may not load where none is asked about; None where it may."""
+        if not self.deny and self.allow is None:
+            return None
         names = {normalise(name) for name in (provider, distribution) if name}
         if any(rule.matches(names) and rule.op in (None, op) for rule in self.deny):
             return self._refusal(provider, distribution, op, self.deny, allows=False)

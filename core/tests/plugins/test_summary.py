@@ -34,3 +34,9 @@ def test_what_is_not_there_is_not_mentioned() -> None:
     assert summarise([]).startswith("providers: none; digest ")
     one = DistributionRecord("d", "1", "/", "a", "a", (ProviderRecord("a", "d", "1", "loaded", ("x",)),))
     assert summarise([one]).startswith("providers: a serves 1 op; digest ")
+
+
+def test_the_files_that_say_who_may_run_are_named() -> None:
+    """An operator reads in the log which policy was in force."""
+    assert "; policy: /etc/policy.toml, vllm-ir.toml; " in summarise([], None, ("/etc/policy.toml", "vllm-ir.toml"))
+    assert "policy" not in summarise([])
