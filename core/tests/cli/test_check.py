@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
+from vllm_ir.plugins.distributions import scan
 
 if TYPE_CHECKING:
     from core.tests.cli.conftest import Site
+
+ELSEWHERE = ",".join(each.name for each in scan() if each.name != "vllm-ir" and each.providers)
 
 
 def test_the_machine_that_was_locked_is_clean(locked: Site) -> None:
@@ -93,3 +97,15 @@ def test_other_verbs_show_what_the_lock_leaves_out(locked: Site) -> None:
     broken = locked.run_alone("list", "--json", VLLM_IR_LOCK="gone.lock")
     assert (broken.returncode, "a run would stop here. gone.lock cannot be read" in broken.stderr) == (0, True)
     assert any(each["name"] == "more" for each in json.loads(broken.stdout)["providers"])
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch, which this interpreter has not")
+def test_verbs_that_load_say_why_nothing_runs(locked: Site) -> None:
+    """It is the operator's lock that stops them, and no fault of ours."""
+    (locked.folder / "pack_fast" / "hooks.py").write_text("x", encoding="utf-8")
+    variables = {"VLLM_IR_LOCK": "vllm-ir.lock", "VLLM_IR_PROVIDERS_DISABLED": ELSEWHERE}
+    listed, explained = locked.run_each([["list", "--load"], ["explain", "rms_norm"]], **variables)
+    assert (listed.returncode, explained.returncode) == (2, 1)
+    for said in (listed.stderr, explained.stderr):
+        assert "This process is not what VLLM_IR_LOCK=vllm-ir.lock locks, so no op runs: 1 difference." in said
+        assert "fault in vllm-ir" not in said
