@@ -234,8 +234,6 @@ def _unfit(path: Path, free: int | None) -> str | None:
     """Return why a folder cannot be written, or None."""
     if not os.access(path, os.W_OK | os.X_OK):
         return "It is not writable; what is made is kept for one process and then thrown away."
-    if os.statvfs(path).f_flag & os.ST_RDONLY:
-        return "It lies on a disk that is mounted read-only."
     if free is not None and free < LITTLE:
         return f"Its disk is full: {free // 2**20} MB are left."
     return None
