@@ -115,10 +115,12 @@ def test_a_step_has_its_time_and_not_the_whole(stand_in: Callable[[str], list[st
     assert "program.py" in result.output
 
 
-def test_starting_has_more_time(stand_in: Callable[[str], list[str]]) -> None:
+def test_starting_has_more_time(stand_in: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Importing torch is not the provider's fault."""
-    stand_in('import time\ntime.sleep(1.5)\nos.write(out, b\'{"step": "done"}\\n\')\n')
-    (result,) = children.probe([Target("p", "d", "1")], timeout=1)
+    assert children.PATIENCE > 1
+    monkeypatch.setattr(children, "PATIENCE", 100)
+    stand_in('import time\ntime.sleep(1)\nos.write(out, b\'{"step": "done"}\\n\')\n')
+    (result,) = children.probe([Target("p", "d", "1")], timeout=0.5)
     assert result.outcome == "runs"
 
 
