@@ -144,7 +144,8 @@ def test_what_is_denied_is_not_run_and_what_is_asked_of_dispatch_does_not_count(
     findings = "\n".join(probed["findings"])
     for name in ("leaves", "crashes", "sleeps", "wrong", "broken"):
         assert f"provider {name} of dist-{name}: " in findings
-    assert len(probed["findings"]) == 5
+    assert "VLLM_IR_OP_PRIORITY: provider 'absent' for op 'rms_norm' is not installed" in findings
+    assert len(probed["findings"]) == 6
 
 
 def test_without_a_probe_nothing_is_imported(site: Site) -> None:

@@ -103,6 +103,20 @@ def test_a_malformed_variable_is_a_finding_once(monkeypatch: pytest.MonkeyPatch)
     assert probed(told) == ["native"]
 
 
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [("rms_norm=absent", "provider 'absent' for op 'rms_norm' is not installed"), ("rms_nrom=native", "'rms_nrom'")],
+)
+def test_a_wish_in_vain_is_a_finding(value: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can be read, and a run would stop with it; a probe asks nobody's wishes."""
+    monkeypatch.setenv("VLLM_IR_OP_PRIORITY", value)
+    told = report.examine()
+    (problem,) = told.problems
+    assert sentence in problem
+    assert problem in told.findings
+    assert "native" in probed(told)
+
+
 def test_what_a_probe_found_is_among_the_findings() -> None:
     """A provider that runs is none."""
     told = report.examine()

@@ -23,6 +23,7 @@ from vllm_ir.errors import (
 )
 from vllm_ir.platforms import detect
 from vllm_ir.plugins.admission import in_force
+from vllm_ir.plugins.forecast import declared_ops, forecast
 from vllm_ir.plugins.static import survey
 from vllm_ir.policy import Policy, Source
 from vllm_ir.preferences import Preferences
@@ -54,6 +55,7 @@ class Report:
         files: those that decide what runs.
         caches: the cache folder and those below it.
         policy: who may be run in a probe.
+        problems: what a run would stop with, though everything can be read.
         probes: how each provider fared; None where none was run.
     """
 
@@ -63,12 +65,14 @@ class Report:
     files: tuple[File, ...]
     caches: tuple[Folder, ...]
     policy: Policy = field(default_factory=Policy)
+    problems: tuple[str, ...] = ()
     probes: tuple[ProbeResult, ...] | None = None
 
     @property
     def findings(self) -> tuple[str, ...]:
         """What somebody has to mend, one sentence each."""
-        found = [f"{each.name}={each.value}: {each.problem}" for each in self.variables if each.problem]
+        found = list(self.problems)
+        found += [f"{each.name}={each.value}: {each.problem}" for each in self.variables if each.problem]
         found += [f"{each.role} {each.path}: {each.problem}" for each in self.files if each.problem]
         found += [f"cache {each.path}: {each.problem}" for each in self.caches if each.problem]
         found += [str(each) for each in self.found.conflicts]
@@ -120,6 +124,7 @@ def examine() -> Report:
             parse_text(environment.op_priority, Layer.ENVIRONMENT.label)
         except MalformedPriority as error:
             wrong["VLLM_IR_OP_PRIORITY"] = str(error)
+    readable = not wrong and not malformed
     return Report(
         versions=surroundings.read_versions(_libraries(found)),
         found=found,
@@ -127,7 +132,14 @@ def examine() -> Report:
         files=_files(environment, malformed),
         caches=surroundings.read_caches(environment.cache),
         policy=NOBODY if policy is None else policy,
+        problems=_problems(found, Preferences(environment)) if readable else (),
     )
+
+
+def _problems(found: Survey, preferences: Preferences) -> tuple[str, ...]:
+    """Return what a run would stop with, of what the operator asked for and what is installed."""
+    stops = (forecast(op, found, preferences).problem for op in declared_ops(found))
+    return tuple(dict.fromkeys(str(each) for each in stops if each is not None))
 
 
 def _read_environment() -> tuple[Environment, dict[str, str]]:
