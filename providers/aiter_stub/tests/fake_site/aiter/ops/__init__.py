@@ -1,0 +1,3 @@
+"""The functions, in files of the same names as AITER's."""
+
+from __future__ import annotations
