@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -146,3 +147,18 @@ def test_any_text_is_read_without_an_exception(text: str) -> None:
     """Files of strangers may hold anything."""
     for entry in parse_entry_points(f"[{PROVIDERS}]\n{text}", PROVIDERS):
         assert isinstance(entry.module, str)
+
+
+def test_the_order_of_a_folder_is_by_name_whatever_it_lists_first(
+    make_site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders of the path stay in their order; within one, what is shown is the same on every machine."""
+    later, first = make_site("later"), make_site("first")
+    for name in ("synthetic-b", "Synthetic_A", "synthetic-c"):
+        first.metadata(name, "1.0", LINES)
+    later.metadata("synthetic-0", "1.0", LINES)
+    wanted = ["Synthetic_A", "synthetic-b", "synthetic-c", "synthetic-0"]
+    path, listed = [str(first.path), str(later.path)], os.listdir
+    for turned in (False, True):
+        monkeypatch.setattr(os, "listdir", lambda root, turned=turned: sorted(listed(root), reverse=turned))
+        assert [each.name for each in scan(path)] == wanted

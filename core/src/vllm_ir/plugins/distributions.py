@@ -70,7 +70,7 @@ class Installed:
 
 
 def scan(path: Sequence[str] | None = None) -> tuple[Installed, ...]:
-    """Return our distributions in the order of the path; of one that is there twice, the first.
+    """Return our distributions in the order of the path, those of one folder by name; of one that is twice, the first.
 
     Args:
         path: folders to look in; default: the path of this process.
@@ -84,7 +84,9 @@ def scan(path: Sequence[str] | None = None) -> tuple[Installed, ...]:
         text = first.read("entry_points.txt") if key else ""
         if PROVIDERS in text or COMMANDS in text:
             found.append(_installed(first, others, text))
-    return tuple(found)
+    # A folder lists its files in any order, and what is shown of it must not depend on that.
+    places = {place: index for index, place in enumerate(dict.fromkeys(each.location for each in found))}
+    return tuple(sorted(found, key=lambda each: (places[each.location], normalise(each.name))))
 
 
 def _installed(first: Metadata, others: Iterable[Metadata], text: str) -> Installed:
