@@ -26,8 +26,11 @@ HIDDEN = re.compile(r"  \S+: version \S+ in .*(?:\n    .*)*\n\n")
 needs_cpu = pytest.mark.skipif(not detect().is_cpu(), reason="the README shows a machine without a GPU")
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="the README's session needs torch")
 needs_example = pytest.mark.skipif(
-    any(find_spec(f"vllm_ir_{each}") is None for each in ("first_provider", "provider_cpu_c", "provider_vllm_c")),
-    reason="the README's tour needs the example provider, cpu_c and vllm_c installed",
+    any(
+        find_spec(f"vllm_ir_{each}") is None
+        for each in ("first_provider", "provider_cpu_c", "provider_vllm_c", "provider_aiter")
+    ),
+    reason="the README's tour needs the example provider, cpu_c, vllm_c and aiter installed",
 )
 
 
