@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 from vllm_ir.environment import Environment
 from vllm_ir.platforms import Platform
+from vllm_ir.plugins import description
 from vllm_ir.plugins.description import CORE, with_core
 from vllm_ir.plugins.distributions import EntryPoint, Installed
+from vllm_ir.plugins.manifest import FILE
 from vllm_ir.plugins.static import survey
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from vllm_ir.plugins.records import DistributionRecord
 
     from core.tests.plugins.conftest import Site
@@ -67,6 +73,59 @@ def test_what_cannot_be_read_is_a_record_of_its_kind(
     assert record.providers
     assert {each.failure for each in record.providers} == {record.failure}
     assert site.imported() == []
+
+
+def is_a_pipe(file: Path) -> None:
+    """Nobody writes to it, so that whoever reads it waits for ever."""
+    os.mkfifo(file)
+
+
+def is_endless(file: Path) -> None:
+    """It is a link to a device that never ends."""
+    file.symlink_to("/dev/zero")
+
+
+def is_huge(file: Path) -> None:
+    """It takes no room on the disk, and all of the memory."""
+    with file.open("wb") as stream:
+        stream.truncate(1 << 40)
+
+
+def is_too_long(file: Path) -> None:
+    """It is right, but for one byte more than any manifest has."""
+    text = manifest()
+    file.write_text(text + "#" * (description.LIMIT + 1 - len(text)), encoding="utf-8")
+
+
+def is_a_folder(file: Path) -> None:
+    """It is no file."""
+    file.mkdir()
+
+
+def is_a_circle(file: Path) -> None:
+    """It is a link to itself."""
+    file.symlink_to(file)
+
+
+@pytest.mark.parametrize("become", [is_a_pipe, is_endless, is_huge, is_too_long, is_a_folder, is_a_circle])
+def test_a_manifest_that_no_author_wrote_is_a_record(site: Site, become: Callable[[Path], None]) -> None:
+    """It is told at once, in little memory, and nothing of its package is imported; the others are as they are."""
+    site.provider("synthetic-good", package="synthetic_good", provider="good")
+    package = site.provider(text=None)
+    become(site.path / package / FILE)
+    record = describe()
+    assert record.failure is not None
+    assert (record.failure.kind, record.failure.fault) == ("manifest malformed", True)
+    assert "the file is not readable (" in record.failure.reason
+    assert describe("synthetic-good").failure is None
+    assert site.imported() == []
+
+
+def test_the_longest_manifest_is_read(site: Site) -> None:
+    """The limit is for what no author wrote."""
+    text = manifest()
+    site.provider(text=text + "#" * (description.LIMIT - len(text)))
+    assert describe().failure is None
 
 
 def test_a_module_that_is_no_package_has_no_place_for_a_manifest(site: Site) -> None:
