@@ -144,6 +144,16 @@ def test_a_failed_provider_is_dropped_and_recorded() -> None:
     assert merged.dropped[0].describe()["reason"] == str(denied)
 
 
+def test_of_two_with_one_name_the_usable_one_stands() -> None:
+    """Denying one of two distributions with a provider leaves the other's place, whichever comes first."""
+    wanted = {"rms_norm": ("cpu",)}
+    one, twin = distribution("fast", eager=wanted), distribution("fast", eager=wanted, name="dist-twin")
+    denied = twin.fail(Failure("denied by policy", "It is denied.", fault=False))
+    for records in ([one, denied], [denied, one]):
+        assert of_distributions(records, PLATFORMS["cpu"], compiling=False).orders == {"rms_norm": ("fast",)}
+    assert of_distributions([denied], PLATFORMS["cpu"], compiling=False).orders == {}
+
+
 def test_an_op_that_is_refused_here_is_dropped_there_alone() -> None:
     """The provider stays where it can stand."""
     whole = distribution("triton", eager=NORMS)

@@ -44,6 +44,7 @@ def describe(name: str = "vllm-ir-provider-fake") -> DistributionRecord:
 FAILURES = [
     ({"text": None}, "manifest missing", "has no vllm_ir_provider.toml in its package 'vllm_ir_provider_fake'"),
     ({"text": "schema = ["}, "manifest malformed", "vllm_ir_provider.toml: the file is not readable"),
+    ({"text": f"schema = {'9' * 5000}"}, "manifest malformed", "vllm_ir_provider.toml: the file is not readable"),
     ({"text": "schema = 7\nnew = 1"}, "manifest newer", "schema is 7, wanted at most 1"),
     ({"text": "schema = 1"}, "manifest malformed", "provider-api is missing"),
     ({"text": manifest(api="9")}, "wrong provider API", "is written for provider API '9'; this vllm-ir has '1'"),
