@@ -118,7 +118,7 @@ def main() -> None:
         "--calls",
         type=int,
         default=3_000,
-        help="calls per repeat; few, so that some fall between what else the machine does",
+        help="calls per repeat; few fit between what else runs",
     )
     options = parser.parse_args()
     overheads, same = measure(options.repeats, options.calls)
