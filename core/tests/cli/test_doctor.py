@@ -151,6 +151,7 @@ def test_what_is_denied_is_not_run_and_what_is_asked_of_dispatch_does_not_count(
 def test_without_a_probe_nothing_is_imported(site: Site) -> None:
     """No torch and no provider, and the report has every part; nothing to mend is exit 0."""
     site.add_provider("explodes", hooks="raise SystemExit('a provider was imported')\n")
+    site.add_verb("greet", "dist-host", "raise SystemExit('a host was imported')\n")
     code = (
         "import sys\nfrom vllm_ir.cli.main import main\ncode = main(['doctor', '--json'])\n"
         "print([name for name in sys.modules if name in ('torch', 'rich', 'pack_explodes')], code, file=sys.stderr)"
@@ -166,7 +167,7 @@ def test_without_a_probe_nothing_is_imported(site: Site) -> None:
         "version", "findings", "versions", "platform", "distributions", "variables", "files", "caches", "probes",
     }  # fmt: skip
     assert (told["findings"], told["probes"]) == ([], None)
-    assert {"vllm-ir", "torch", "python", "system"} <= set(told["versions"])
+    assert {"vllm-ir", "torch", "python", "system", "dist-explodes", "dist-host"} <= set(told["versions"])
     assert [each["name"] for one in told["distributions"] for each in one["providers"]][:2] == ["native", "explodes"]
 
 

@@ -23,6 +23,7 @@ from vllm_ir.errors import (
 )
 from vllm_ir.platforms import detect
 from vllm_ir.plugins.admission import in_force
+from vllm_ir.plugins.distributions import scan
 from vllm_ir.plugins.forecast import declared_ops, forecast
 from vllm_ir.plugins.static import survey
 from vllm_ir.policy import Policy, Source
@@ -212,11 +213,12 @@ def _files(environment: Environment, malformed: Mapping[str, str]) -> tuple[File
 
 
 def _libraries(found: Survey) -> list[str]:
-    """Return the names of all libraries that providers require, as they may be installed."""
-    return [
+    """Return the names of all distributions of ours, hosts too, and of what providers require."""
+    required = [
         name
         for each in found.providers
         if each.manifest
         for need in each.manifest.requires
         for name in need.distributions
     ]
+    return [*(each.name for each in scan()), *required]

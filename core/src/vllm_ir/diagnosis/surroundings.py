@@ -42,7 +42,7 @@ OTHERS: Final = (
 )
 """Variables of others that decide what is found or where it runs."""
 
-LIBRARIES: Final = ("vllm-ir", "pluggy", "packaging", "rich")
+LIBRARIES: Final = ("vllm-ir", "pluggy", "packaging", "rich", "transformers", "vllm")
 """Distributions whose versions are told in any case."""
 
 LITTLE: Final = 64 * 2**20
