@@ -140,6 +140,12 @@ def by_rule(kind: str, arch: str, size: int, number: int, *, few: bool) -> Shape
     return Shape(1, block, min(warps * 2 if few else warps, facts.warps))
 
 
+def forget() -> None:
+    """Choose anew from here on, since the table has changed."""
+    choose.cache_clear()
+    choose_heads.cache_clear()
+
+
 def fits(shape: Shape, arch: str, size: int) -> bool:
     """Tell whether a shape may be launched: a lane for every element, a grid of programs, and rows that are not cut.
 

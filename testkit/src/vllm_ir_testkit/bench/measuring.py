@@ -93,13 +93,7 @@ def bench(
     """
     platform = runtime.current().platform
     device = torch.device(platform.device_type)
-    cache = cache_bytes(device)
-    settings = [
-        Setting(op, Case(size.tokens, dtype, size.hidden), size, device, op.allow_inplace and not functional, cache)
-        for op in ops
-        for dtype in dtypes
-        for size in sizes
-    ]
+    settings = settings_of(ops, sizes, dtypes, device, functional=functional)
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     rows: list[Row] = []
     with torch.no_grad():
@@ -113,6 +107,19 @@ def bench(
     )
 
 
+def settings_of(
+    ops: Sequence[IrOp], sizes: Sequence[Size], dtypes: Sequence[str], device: torch.device, *, functional: bool
+) -> list[Setting]:
+    """Return every op at every size in every dtype; arguments as `bench`."""
+    cache = cache_bytes(device)
+    return [
+        Setting(op, Case(size.tokens, dtype, size.hidden), size, device, op.allow_inplace and not functional, cache)
+        for op in ops
+        for dtype in dtypes
+        for size in sizes
+    ]
+
+
 def measure(setting: Setting, providers: Sequence[str], blocks: int, *, compiled: bool) -> list[Row]:
     """Return the rows of one setting, the contenders that did not run included."""
     try:
@@ -121,7 +128,7 @@ def measure(setting: Setting, providers: Sequence[str], blocks: int, *, compiled
     except Exception as error:  # noqa: BLE001 - whatever native or the generator raises, there is no such size
         return [replace(setting.row, contender="all", note=f"no such call: {in_words(error)}")]
     moved = traffic(setting, args, wanted)
-    pool = _pool(setting, args)
+    pool = pool_of(setting, args)
     runners: dict[str, Runner] = {}
     notes: dict[str, str] = {}
     for provider in dict.fromkeys([NATIVE, *providers]):
@@ -130,14 +137,14 @@ def measure(setting: Setting, providers: Sequence[str], blocks: int, *, compiled
             notes[provider] = reason
             continue
         runners[provider] = Runner(setting.call, pool, setting.donate, partial(setting.op.set_default, [provider]))
-        notes[provider] = _wrong(setting, provider, wanted)
+        notes[provider] = wrong_values(setting, provider, wanted)
     if compiled:
         try:
             runners[COMPILED] = _compiled(setting, pool)
         except Exception as error:  # noqa: BLE001 - a compiler that fails costs its own row only
             notes[COMPILED] = in_words(error)
     runners |= _copies(setting, moved)
-    timings = _in_turn(runners, setting.device, blocks)
+    timings = in_turn(runners, setting.device, blocks)
     base = replace(
         setting.row,
         bytes=moved,
@@ -172,7 +179,7 @@ def traffic(setting: Setting, args: Sequence[Any], results: Sequence[torch.Tenso
     return activations + others + sum(x.nbytes for x in results)
 
 
-def _pool(setting: Setting, args: Sequence[Any]) -> Pool:
+def pool_of(setting: Setting, args: Sequence[Any]) -> Pool:
     """Return the sets of arguments; what does not grow with the tokens is one for all, as weights are."""
     growing = {each.argument for each in batch.of_inputs(setting.op, setting.case.keywords(setting.op))}
     shared = [i for i in range(len(args)) if i not in growing]
@@ -180,7 +187,7 @@ def _pool(setting: Setting, args: Sequence[Any]) -> Pool:
     return Pool.make(args, shared, donated, setting.cache)
 
 
-def _wrong(setting: Setting, provider: str, wanted: Sequence[torch.Tensor]) -> str:
+def wrong_values(setting: Setting, provider: str, wanted: Sequence[torch.Tensor]) -> str:
     """Return what is wrong with a provider's result, or nothing: a fast wrong kernel is none."""
     setting.op.set_default([provider])
     try:
@@ -217,7 +224,7 @@ def _copies(setting: Setting, moved: int) -> dict[str, Runner]:
     }
 
 
-def _in_turn(runners: dict[str, Runner], device: torch.device, blocks: int) -> dict[str, Timing]:
+def in_turn(runners: dict[str, Runner], device: torch.device, blocks: int) -> dict[str, Timing]:
     """Return the timing of every runner, their blocks taken in turn."""
     taken: dict[str, list[float]] = {}
     for name, runner in runners.items():
