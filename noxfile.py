@@ -150,10 +150,12 @@ def sanitizers(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def gpu(session: nox.Session) -> None:
-    """Test and time the CUDA kernels on this machine's NVIDIA GPU; for where there is one, with CuPy and our wheels."""
-    session.run(sys.executable, "-m", "pytest", "-q", "-m", "gpu", "providers/vllm_c/tests")
-    session.run(sys.executable, "-m", "vllm_ir", "conformance", "vllm_c")
-    session.run(sys.executable, "-m", "vllm_ir", "bench", "--providers", "native,vllm_c")
+    """Test and time the CUDA and Triton kernels on this machine's GPU; for where there is one, with CuPy and Triton."""
+    session.run(sys.executable, "-m", "pytest", "-q", "-m", "gpu", "providers/vllm_c/tests", "providers/triton/tests")
+    for provider in ("vllm_c", "triton", "triton_batch_invariant"):
+        session.run(sys.executable, "-m", "vllm_ir", "conformance", provider)
+    shapes = "1x4096,256x4096,4096x4096,4096x8192"
+    session.run(sys.executable, "-m", "vllm_ir", "bench", "--providers", "native,vllm_c,triton", "--shapes", shapes)
 
 
 @nox.session(venv_backend="none", default=False)

@@ -28,9 +28,9 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="the README'
 needs_example = pytest.mark.skipif(
     any(
         find_spec(f"vllm_ir_{each}") is None
-        for each in ("first_provider", "provider_cpu_c", "provider_vllm_c", "provider_aiter")
+        for each in ("first_provider", "provider_cpu_c", "provider_vllm_c", "provider_aiter", "provider_triton")
     ),
-    reason="the README's tour needs the example provider, cpu_c, vllm_c and aiter installed",
+    reason="the README's tour needs the example provider, cpu_c, vllm_c, aiter and triton installed",
 )
 
 
