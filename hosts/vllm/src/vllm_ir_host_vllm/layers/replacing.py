@@ -1,0 +1,116 @@
+"""Telling vLLM to make our subclass wherever a model asks for one of its layers, by vLLM's own door `register_oot`.
+
+vLLM goes by the exact name of the class that a model asks for, so every class has a subclass of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_ir_host_vllm.layers.kinds import KINDS, METHODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, MutableMapping
+
+    from vllm_ir_host_vllm.layers.kinds import Kind
+
+PREFIX: Final = "VllmIr"
+"""How the names of our subclasses begin."""
+
+_OWN: Final = ("forward", "forward_static", *METHODS)
+
+
+@dataclass(slots=True)
+class Replacing:
+    """What became of vLLM's layers.
+
+    Attributes:
+        replaced: names of classes that run on ops.
+        left: name of a class and why it stays as it is.
+    """
+
+    replaced: list[str] = field(default_factory=list)
+    left: list[tuple[str, str]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """Return which layers run on ops, and which stay with the reason."""
+        left = ", ".join(f"{name} ({why})" for name, why in self.left)
+        return f"vllm-ir, layers on ops: {', '.join(self.replaced) or 'none'}" + (f"; left: {left}" if left else "")
+
+
+def replace(
+    taken: MutableMapping[str, Any], wanted: Callable[[Kind], str | None], kinds: Iterable[Kind] = KINDS
+) -> Replacing:
+    """Replace layers; a class of ours that an earlier model in this process had, and this one is not to, is taken back.
+
+    Args:
+        taken: vLLM's table of out-of-tree classes by name.
+        wanted: returns why a kind of layer is not to be replaced, or None.
+        kinds: the layers.
+    """
+    done = Replacing()
+    for kind in kinds:
+        try:
+            base = getattr(import_module(kind.module), kind.name)
+        except (ImportError, AttributeError):
+            done.left.append((kind.name, "this vLLM has no such class"))
+            continue
+        reason = wanted(kind)
+        family = [cls for cls in (base, *descendants(base)) if not is_ours(cls)]
+        if reason is not None:
+            done.left.append((kind.name, reason))
+            for cls in family:
+                if is_ours(taken.get(cls.__name__)):
+                    del taken[cls.__name__]
+            continue
+        for cls in family:
+            why = _why_left(cls, base, kind, taken)
+            if why is not None:
+                done.left.append((cls.__name__, why))
+                continue
+            if cls.__name__ not in taken:
+                subclass(cls, kind)
+            done.replaced.append(cls.__name__)
+    return done
+
+
+def is_ours(cls: type | None) -> bool:
+    """Tell whether a class was made here."""
+    return cls is not None and cls.__module__ == __name__
+
+
+def descendants(cls: type) -> list[type]:
+    """Return every subclass that exists by now, each once, parents first."""
+    found: dict[type, None] = {}
+    children: list[type] = cls.__subclasses__()
+    for child in children:
+        found[child] = None
+        found.update(dict.fromkeys(descendants(child)))
+    return list(found)
+
+
+def subclass(cls: Any, kind: Kind) -> Any:
+    """Make the subclass of one of vLLM's classes, and register it."""
+    forward = staticmethod(kind.forward) if kind.static else kind.forward
+    body = {"__module__": __name__, "__doc__": f"vLLM's {cls.__name__} on ops of vllm-ir."}
+    made = type(f"{PREFIX}{cls.__name__}", (cls,), {**body, **dict.fromkeys(METHODS, forward)})
+    named = cls.name
+    cls.register_oot(made)
+    # register_oot puts the name of the class here, and `custom_ops` would find nothing by it.
+    made.name = named  # type: ignore[attr-defined]  # an attribute of vLLM's classes
+    return made
+
+
+def _why_left(cls: Any, base: Any, kind: Kind, taken: MutableMapping[str, Any]) -> str | None:
+    """Return why a class stays as it is, or None."""
+    other = taken.get(cls.__name__)
+    if other is not None and not is_ours(other):
+        return f"{other.__module__}.{other.__qualname__} is registered for it already"
+    if cls is base:
+        return None
+    if not kind.family:
+        return f"it is a subclass of {base.__name__} of its own"
+    own = [name for name in _OWN if getattr(cls, name, None) is not getattr(base, name, None)]
+    return f"it has a {own[0]} of its own" if own else None

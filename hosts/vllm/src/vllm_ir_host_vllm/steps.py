@@ -1,0 +1,126 @@
+"""What happens after a start: when vLLM asks for defaults, has a configuration, or is about to load a model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import vllm_ir
+from vllm_ir import orders
+from vllm_ir.log import logger
+from vllm_ir.names import NATIVE
+
+from vllm_ir_host_vllm import additional, inside, lists, variables
+from vllm_ir_host_vllm.defaults import default_order
+from vllm_ir_host_vllm.layers.replacing import replace
+
+if TYPE_CHECKING:
+    from vllm_ir.runtime import Runtime
+
+    from vllm_ir_host_vllm.layers.kinds import Kind
+    from vllm_ir_host_vllm.logs import Announcement
+    from vllm_ir_host_vllm.report import Started
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of one process.
+
+    Attributes:
+        started: what was done at the start.
+        state: of this process, with providers loaded.
+        announcement: the line about the start.
+    """
+
+    started: Started
+    state: Runtime
+    announcement: Announcement
+
+    def take(self) -> list[str]:
+        """Have vLLM ask us where it can; return what this vLLM has no place for."""
+        found = [inside.at_configuration(self.look)]
+        if self.started.vllm_ops:
+            found.append(inside.at_default_priorities(self.extend))
+        found.append(inside.before_loading(self.prepare))
+        if found[-1] is not None:
+            self.replace_layers(compiling=False)
+        return [each for each in found if each is not None]
+
+    def extend(self, vllm_config: Any, found: Any) -> Any:
+        """Check what the user of vLLM listed, and return its defaults with ours before them.
+
+        Args:
+            vllm_config: vLLM's configuration, with the lists of its user.
+            found: the lists of its platform.
+
+        Raises:
+            ConfigurationError: a name does not exist or cannot run.
+        """
+        self.announcement.make()
+        additional.apply(vllm_config.additional_config)
+        adoption, ops = self.started.adoption, self.started.vllm_ops
+        lists.check(asdict(vllm_config.kernel_config.ir_op_priority), ops, self.state, adoption)
+        if adoption is None:
+            return found
+        for name, given in asdict(found).items():
+            if name in adoption.offered:
+                op, usable = self.state.registry.get(name), adoption.adopted.get(name, ())
+                order = default_order(op, given, usable, self.state, compiling=compiles(vllm_config))
+                setattr(found, name, order)
+        return found
+
+    def look(self, vllm_config: Any) -> None:
+        """Take what --additional-config says, so that a mistake in it stops the process that the user started.
+
+        Raises:
+            ConfigurationError: it cannot be read, or a name does not exist or cannot run.
+        """
+        self.announcement.make(last=True)
+        additional.apply(vllm_config.additional_config)
+
+    def prepare(self, vllm_config: Any) -> None:
+        """Replace layers for the model that this worker is about to load, agree with the other ranks, and warm up.
+
+        Raises:
+            ConfigurationError: as `look`; the worker got its configuration from another process.
+            SelectionsDiffer: the ranks would not run the same kernels.
+        """
+        self.announcement.make(last=True)
+        additional.apply(vllm_config.additional_config)
+        self.replace_layers(compiling=compiles(vllm_config))
+        group = inside.rank_group()
+        if group is not None:
+            vllm_ir.verify_agreement(group)
+        vllm_ir.warm_up()
+
+    def replace_layers(self, *, compiling: bool) -> None:
+        """Replace the layers that are to be, and say which; those that are replaced already stay so."""
+        done = replace(inside.out_of_tree_layers(), lambda kind: self.why_kept(kind, compiling=compiling))
+        logger.info("%s", done)
+
+    def why_kept(self, kind: Kind, *, compiling: bool) -> str | None:
+        """Return why vLLM's own layer is kept, or None where ours is to stand in for it.
+
+        Args:
+            kind: the layer.
+            compiling: whether Inductor compiles.
+        """
+        adoption = self.started.adoption
+        if adoption is not None and set(kind.ops) <= set(adoption.offered):
+            return "vLLM's own op serves it"
+        orders_of = [self.state.candidates(self.state.registry.get(name), compiling=compiling) for name in kind.ops]
+        listed = any(each.entry.required for order in orders_of for each in order)
+        if listed or variables.wanted_mode() == "layers":
+            return None
+        named = " and ".join(kind.ops)
+        if kind.otherwise:
+            return f"{kind.otherwise}; a list for {named} replaces it"
+        if any(orders.reachable(order)[:1] != [NATIVE] for order in orders_of):
+            return None
+        return f"{NATIVE} leads for {named}{' when Inductor compiles' if compiling else ''}"
+
+
+def compiles(vllm_config: Any) -> bool:
+    """Return whether Inductor compiles the model."""
+    how = vllm_config.compilation_config
+    return how.backend == "inductor" and bool(how.mode)
