@@ -138,6 +138,14 @@ def test_only_what_is_declared_runs_in_batch_invariant_mode(
     assert accepted <= {"cpu_c", "vllm_c", "triton_batch_invariant", "native"}
 
 
+@pytest.mark.parametrize("platform", ["cpu", "cuda:9.0", "rocm:gfx942"])
+def test_a_graph_in_batch_invariant_mode_has_a_kernel(ask: Callable[..., Explanation], platform: str) -> None:
+    """Compiled native is not batch-invariant, so the providers that are stand behind it, and no start-up stops."""
+    told = ask(platform, NORM, compiling=True, invariant=True)
+    assert listed(told)[0] == "native"
+    assert told.selected == BATCH_INVARIANT[platform, NORM]
+
+
 @pytest.mark.parametrize("op", [NORM, FUSED, SILU])
 def test_without_kernels_for_nvidia_alone_triton_serves_batch_invariance(
     ask: Callable[..., Explanation], op: str

@@ -37,13 +37,14 @@ def test_the_manifest_lists_the_dtypes_that_the_predicates_take() -> None:
         assert provider.dtypes == tuple(str(dtype).removeprefix("torch.") for dtype in predicates.DTYPES)
 
 
-def test_it_stands_behind_kernels_of_one_vendor_and_eager_alone() -> None:
-    """Before native in eager lists on both vendors' GPUs, in no list of compiled graphs, behind ranks from 0 on."""
+def test_it_stands_behind_kernels_of_one_vendor_and_in_graphs_where_invariance_is_asked_for() -> None:
+    """Before native in eager lists on both vendors' GPUs; compiled graphs list the batch-invariant set alone."""
     assert MANIFEST.rank < 0
     for provider in MANIFEST.providers.values():
         eager = provider.defaults.of(compiling=False)
         assert {op: set(places) for op, places in eager.items()} == {op: {"cuda", "rocm"} for op in provider.ops}
-        assert not provider.defaults.of(compiling=True)
+        compiling = provider.defaults.of(compiling=True)
+        assert set(compiling) == (set(provider.ops) if provider.name == "triton_batch_invariant" else set())
 
 
 @pytest.mark.parametrize(

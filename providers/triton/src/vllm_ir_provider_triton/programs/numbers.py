@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit  # type: ignore[untyped-decorator]
 def exp(v: tl.tensor) -> tl.tensor:
-    """Return e to the power of v within two units of float32; Triton's own is off by some |v| / 16 units.
+    """Return e to the power of v within two units of float32; Triton's own is off by some |v| / 2 units.
 
     v log2(e) is cut into a whole number and a rest, with a constant of two parts so that the rest is exact.
     """
