@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,6 +32,21 @@ def test_variables_are_told_with_what_is_wrong_with_them() -> None:
         ("VLLM_IR_STRIKT", "It means nothing to vllm-ir and is ignored. Did you mean 'VLLM_IR_STRICT'?"),
         ("CUDA_VISIBLE_DEVICES", None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("plugins", "installed", "left_out"),
+    [("other", True, True), ("", True, True), ("other,vllm_ir", True, False), ("other", False, False)],
+)
+def test_a_list_of_vllm_that_leaves_our_host_out_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, plugins: str, installed: bool, left_out: bool
+) -> None:
+    """VLLM goes by the list, and says nothing of what it does not load."""
+    found = [SimpleNamespace(key="vllm-ir-host-vllm")] if installed else []
+    monkeypatch.setattr(surroundings, "walk", lambda: iter(found))
+    (told,) = surroundings.read_variables({"VLLM_PLUGINS": plugins}, {})
+    wanted = "vllm-ir-host-vllm is installed, but vLLM does not load it: the list lacks 'vllm_ir'."
+    assert told.problem == (wanted if left_out else None)
 
 
 def test_a_file_is_told_with_its_digest(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ OTHERS: Final = (
     "ROCR_VISIBLE_DEVICES",
     "TORCH_COMPILE_DISABLE",
     "TORCHINDUCTOR_CACHE_DIR",
+    "VLLM_PLUGINS",
     "XDG_CACHE_HOME",
     "ZE_AFFINITY_MASK",
 )
@@ -44,6 +45,9 @@ OTHERS: Final = (
 
 LIBRARIES: Final = ("vllm-ir", "pluggy", "packaging", "rich", "transformers", "vllm")
 """Distributions whose versions are told in any case."""
+
+PLUGIN: Final = ("vllm-ir-host-vllm", "vllm_ir")
+"""The distribution that brings providers into vLLM, and the name by which VLLM_PLUGINS knows it."""
 
 LITTLE: Final = 64 * 2**20
 """Free bytes below which a disk counts as full."""
@@ -166,7 +170,18 @@ def read_variables(variables: Mapping[str, str], problems: Mapping[str, str]) ->
     """
     names = [name for name in sorted(variables) if name in OURS or name.startswith("VLLM_IR_")]
     names += [name for name in OTHERS if name in variables]
-    return tuple(Variable(name, variables[name], problems.get(name) or _unknown(name)) for name in names)
+    return tuple(
+        Variable(name, variables[name], problems.get(name) or _unknown(name) or _left_out(name, variables[name]))
+        for name in names
+    )
+
+
+def _left_out(name: str, value: str) -> str | None:
+    """Return that a list of vLLM's plugins leaves ours out, although it is installed, or None."""
+    distribution, plugin = PLUGIN
+    if name != "VLLM_PLUGINS" or plugin in value.split(",") or all(each.key != distribution for each in walk()):
+        return None
+    return f"{distribution} is installed, but vLLM does not load it: the list lacks {plugin!r}."
 
 
 def _unknown(name: str) -> str | None:
