@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vllm_ir_provider_triton.variants import Variant
 
 BUDGETS = Path(__file__).parent / "budgets.toml"
+README = Path(__file__).parents[1] / "README.md"
 COMPILER = "3.9."
 ARCHS = {"sm_80": 80, "sm_90": 90, "sm_100": 100, "sm_120": 120, "gfx942": 64, "gfx950": 64, "gfx1201": 32}
 """Compute capability, or lanes of a warp."""
@@ -134,6 +135,18 @@ def written(table: dict[str, dict[str, list[int]]]) -> str:
     )
 
 
+def shown(budgets: dict[str, dict[str, list[int]]]) -> list[str]:
+    """Return the table of the README: the most registers over dtypes, by kernel and architecture."""
+    most: dict[str, dict[str, int]] = {}
+    for name, row in budgets.items():
+        kernel, _, *rest = name.split()
+        line = most.setdefault(" ".join([kernel, *rest]), {})
+        for arch, (registers, _) in row.items():
+            line[arch] = max(registers, line.get(arch, 0))
+    lines = [f"| kernel | {' | '.join(ARCHS)} |", "|---" * (1 + len(ARCHS)) + "|"]
+    return [*lines, *(f"| {name} | {' | '.join(str(row[arch]) for arch in ARCHS)} |" for name, row in most.items())]
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a folder for what is compiled, which nobody compiled before."""
@@ -152,6 +165,12 @@ def test_every_kernel_compiles_in_its_registers(cache: Path, monkeypatch: pytest
     assert found == budgets, written(found)
     assert len(found) == 35
     assert {counts[1] for row in found.values() for counts in row.values()} == {0}
+
+
+def test_the_readme_shows_the_registers() -> None:
+    """The table of the README is that of the file."""
+    table = "\n".join(shown(tomllib.loads(BUDGETS.read_text(encoding="utf-8"))))
+    assert table in README.read_text(encoding="utf-8"), table
 
 
 def test_the_compiler_is_told_what_may_not_be_contracted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
