@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -222,3 +223,28 @@ def test_a_torch_that_calls_it_otherwise_compiles_without_the_check(
     with torch.no_grad(), caplog.at_level("DEBUG", logger="vllm_ir"):
         compiled(returned)(*inputs())
     assert any("this torch has no nowhere" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("coming", "line"),
+    [
+        ([("LOAD_FAST", "x"), ("BINARY_OP", None)], 3),
+        ([("LOAD_FAST", "x"), ("LOAD_ATTR", "shape")], None),
+        ([("LOAD_FAST", "x"), ("LOAD_METHOD", "sum")], 3),
+        ([("LOAD_FAST", "x"), ("POP_JUMP_IF_NOT_NONE", None)], None),
+        ([("LOAD_FAST", "x"), ("LOAD_CONST", None), ("IS_OP", 0)], None),
+        ([("LOAD_FAST", "x"), ("LOAD_CONST", None), ("BUILD_TUPLE", 2)], 3),
+        ([("LOAD_FAST_LOAD_FAST", ("x", "y")), ("LOAD_ATTR", "shape")], 3),
+        ([("LOAD_FAST_LOAD_FAST", ("y", "x")), ("LOAD_ATTR", "shape")], None),
+        ([("STORE_FAST_LOAD_FAST", ("x", "y")), ("BINARY_OP", None)], None),
+        ([("STORE_FAST_LOAD_FAST", ("y", "x")), ("BINARY_OP", None)], 3),
+        ([("LOAD_FAST", "x"), ("LOAD_ATTR", "dtype"), ("LOAD_FAST_CHECK", "x")], 3),
+        ([("STORE_FAST", "x"), ("LOAD_FAST", "y")], None),
+    ],
+)
+def test_reads_of_a_variable_that_may_come(coming: list[tuple[str, Any]], line: int | None) -> None:
+    """As every supported Python writes them; what asks for metadata, or whether it is None, is none."""
+    instructions = [SimpleNamespace(opname=name, argval=value, positions=None, starts_line=3) for name, value in coming]
+    done = SimpleNamespace(opname="LOAD_FAST", argval="x", positions=None, starts_line=1)
+    frame = SimpleNamespace(instructions=[done, *instructions], instruction_pointer=1)
+    assert torch_frames._read(frame, "x") == line

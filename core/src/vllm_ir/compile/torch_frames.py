@@ -130,14 +130,19 @@ def _read(frame: Any, name: str) -> int | None:
     """Return the line on which a variable's values may be read behind the place where a frame is, or None."""
     coming = frame.instructions[frame.instruction_pointer :]
     for place, instruction in enumerate(coming):
-        if not instruction.opname.startswith("LOAD_FAST"):
-            continue
-        # From Python 3.13 on one instruction may load two variables.
-        names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+        names = _loaded(instruction)
         if name not in names or (name == names[-1] and _harmless(coming[place + 1 : place + 3])):
             continue
         return next((line for each in reversed(coming[: place + 1]) if (line := _number(each))), 0)
     return None
+
+
+def _loaded(instruction: Any) -> tuple[str, ...]:
+    """Return the variables that an instruction loads; from Python 3.13 on it may be two, or one behind a stored one."""
+    if "LOAD_FAST" not in instruction.opname:
+        return ()
+    names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    return names[1:] if instruction.opname.startswith("STORE_FAST") else names
 
 
 def _harmless(coming: Any) -> bool:
