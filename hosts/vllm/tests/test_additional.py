@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from vllm_ir import KernelConfig
 from vllm_ir.errors import ProviderLacksOp, UnknownOp, UnknownProvider, UnusableProvider
 from vllm_ir_host_vllm import additional
 from vllm_ir_host_vllm.errors import MalformedAdditionalConfig
@@ -21,19 +22,28 @@ def said(lists: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("given", [None, {}, {"other": 1}, {"vllm_ir": None}, object()])
 def test_what_says_nothing_of_us_changes_nothing(state: Runtime, given: Any) -> None:
     """VLLM takes objects of other plugins there, too."""
-    assert dict(additional.apply(given)) == {}
+    KernelConfig({"rms_norm": ["fast"]}).apply()
+    additional.Carried().take(given)
+    assert state.registry.get("rms_norm").get_priority() == ["fast", "native"]
+
+
+def test_what_says_nothing_takes_back_what_was_said(state: Runtime) -> None:
+    """The next engine in a process has a configuration of its own."""
+    carried = additional.Carried()
+    carried.take(said({"rms_norm": ["fast"]}))
+    carried.take(said({"rms_norm": ["fast"]}))
+    assert state.registry.get("rms_norm").get_priority() == ["fast", "native"]
+    carried.take({})
     assert state.registry.get("rms_norm").get_priority() == ["native"]
 
 
 def test_lists_count_for_the_whole_process(state: Runtime) -> None:
     """A list or a text with commas, as everywhere."""
-    additional.apply(said({"rms_norm": ["fast", "native"], "fused_add_rms_norm": "fast"}))
+    additional.Carried().take(said({"rms_norm": ["fast", "native"], "fused_add_rms_norm": "fast"}))
     assert state.registry.get("rms_norm").get_priority() == ["fast", "native"]
     assert state.registry.get("fused_add_rms_norm").get_priority() == ["fast"]
     (entry, _) = (c.entry for c in state.candidates(state.registry.get("rms_norm")))
     assert entry.source == "KernelConfig"
-    additional.apply({})
-    assert state.registry.get("rms_norm").get_priority() == ["native"]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +58,7 @@ def test_lists_count_for_the_whole_process(state: Runtime) -> None:
 def test_a_name_that_cannot_run_raises(state: Runtime, lists: Any, error: type[Exception]) -> None:
     """VLLM stops with the sentence."""
     with pytest.raises(error):
-        additional.apply(said(lists))
+        additional.Carried().take(said(lists))
     assert state.registry.get("rms_norm").get_priority() == ["native"]
 
 
@@ -64,6 +74,6 @@ def test_a_name_that_cannot_run_raises(state: Runtime, lists: Any, error: type[E
 def test_what_cannot_be_read_says_how_to_write_it(given: Any, words: str) -> None:
     """The sentence ends with an example."""
     with pytest.raises(MalformedAdditionalConfig, match=words) as caught:
-        additional.apply(given)
+        additional.Carried().take(given)
     assert str(caught.value).startswith("--additional-config: vllm_ir is ")
     assert '\'{"vllm_ir"' in str(caught.value)

@@ -44,17 +44,27 @@ def read(additional: Any) -> dict[str, str | Sequence[str]]:
     return dict(lists)
 
 
-def apply(additional: Any) -> IrOpPriorityConfig:
-    """Set what an additional configuration says for the whole process, in place of what an earlier one said.
+class Carried:
+    """The lists that the last additional configuration of this process brought, and that hold in it."""
 
-    Raises:
-        MalformedAdditionalConfig: it cannot be read.
-        ConfigurationError: an op or a provider does not exist, or cannot run here.
-    """
-    lists = read(additional)
-    try:
-        config = IrOpPriorityConfig(lists)
-    except MalformedPriority as error:
-        raise MalformedAdditionalConfig(given=repr(lists), problem=error.reason) from error
-    config.apply()
-    return config
+    def __init__(self) -> None:
+        self._lists: dict[str, str | Sequence[str]] = {}
+
+    def take(self, additional: Any) -> None:
+        """Set what an additional configuration says for the whole process, in place of what an earlier one said.
+
+        One that says nothing changes nothing, so that a program may have a `KernelConfig` of its own.
+
+        Raises:
+            MalformedAdditionalConfig: it cannot be read.
+            ConfigurationError: an op or a provider does not exist, or cannot run here.
+        """
+        lists = read(additional)
+        if lists == self._lists:
+            return
+        try:
+            config = IrOpPriorityConfig(lists)
+        except MalformedPriority as error:
+            raise MalformedAdditionalConfig(given=repr(lists), problem=error.reason) from error
+        config.apply()
+        self._lists = lists

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import vllm_ir
@@ -10,7 +10,8 @@ from vllm_ir import orders
 from vllm_ir.log import logger
 from vllm_ir.names import NATIVE
 
-from vllm_ir_host_vllm import additional, inside, lists, variables
+from vllm_ir_host_vllm import inside, lists, variables
+from vllm_ir_host_vllm.additional import Carried
 from vllm_ir_host_vllm.defaults import default_order
 from vllm_ir_host_vllm.layers.replacing import replace
 
@@ -30,11 +31,13 @@ class Steps:
         started: what was done at the start.
         state: of this process, with providers loaded.
         announcement: the line about the start.
+        carried: the lists that vLLM's configuration brings.
     """
 
     started: Started
     state: Runtime
     announcement: Announcement
+    carried: Carried = field(default_factory=Carried)
 
     def take(self) -> list[str]:
         """Have vLLM ask us where it can; return what this vLLM has no place for."""
@@ -57,7 +60,7 @@ class Steps:
             ConfigurationError: a name does not exist or cannot run.
         """
         self.announcement.make()
-        additional.apply(vllm_config.additional_config)
+        self.carried.take(vllm_config.additional_config)
         adoption, ops = self.started.adoption, self.started.vllm_ops
         lists.check(asdict(vllm_config.kernel_config.ir_op_priority), ops, self.state, adoption)
         if adoption is None:
@@ -76,7 +79,7 @@ class Steps:
             ConfigurationError: it cannot be read, or a name does not exist or cannot run.
         """
         self.announcement.make(last=True)
-        additional.apply(vllm_config.additional_config)
+        self.carried.take(vllm_config.additional_config)
 
     def prepare(self, vllm_config: Any) -> None:
         """Replace layers for the model that this worker is about to load, agree with the other ranks, and warm up.
@@ -86,7 +89,7 @@ class Steps:
             SelectionsDiffer: the ranks would not run the same kernels.
         """
         self.announcement.make(last=True)
-        additional.apply(vllm_config.additional_config)
+        self.carried.take(vllm_config.additional_config)
         self.replace_layers(compiling=compiles(vllm_config))
         group = inside.rank_group()
         if group is not None:
