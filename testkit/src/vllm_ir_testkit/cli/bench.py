@@ -110,7 +110,7 @@ def show_tuned(rows: Sequence[Tuned], files: Sequence[Path]) -> None:
         output.print_text("No provider here offers launches to choose from.")
     for file in files:
         output.print_text(f"written to {file}")
-    if body and not files:
+    if any(row.tried for row in rows) and not files:
         output.print_text("Nothing was written: no other launch was faster.")
 
 
