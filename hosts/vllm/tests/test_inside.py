@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from vllm_ir_host_vllm import inside
@@ -10,9 +11,9 @@ from vllm_ir_host_vllm import inside
 
 def test_the_group_of_ranks_is_none_where_a_worker_is_alone(fake_vllm: Any, monkeypatch: Any) -> None:
     """VLLM asserts that it is initialised, which a program need not have done."""
-    import sys
-
     assert fake_vllm is not None
+    assert inside.rank_group() is None
+    monkeypatch.setattr(sys.modules["vllm.distributed"], "get_world_group", lambda: None)
     assert inside.rank_group() is None
     alone = SimpleNamespace(world_size=1, cpu_group="nobody else")
     monkeypatch.setattr(sys.modules["vllm.distributed"], "get_world_group", lambda: alone)
@@ -37,11 +38,14 @@ def test_defaults_are_vllms_extended(fake_vllm: Any) -> None:
 
 def test_ops_are_none_where_vllm_has_none(fake_vllm: Any, monkeypatch: Any) -> None:
     """Its own implementations are imported first, so that their names are taken."""
-    import sys
-
     imported: list[str] = []
     monkeypatch.setattr(fake_vllm.platform, "import_ir_kernels", lambda: imported.append("kernels"))
     assert inside.ir_ops() is fake_vllm.ops
     assert imported == ["kernels"]
+    monkeypatch.delattr(type(fake_vllm.platform), "import_ir_kernels")
+    monkeypatch.delattr(fake_vllm.platform, "import_ir_kernels")
+    kernels = ModuleType("vllm.kernels")
+    monkeypatch.setitem(sys.modules, "vllm.kernels", kernels)
+    assert inside.ir_ops() is fake_vllm.ops
     monkeypatch.delitem(sys.modules, "vllm.ir.op")
     assert inside.ir_ops() is None

@@ -32,7 +32,11 @@ def ir_ops() -> dict[str, Any] | None:
     except (ImportError, AttributeError):
         return None
     import_module("vllm.ir")
-    import_module("vllm.platforms").current_platform.import_ir_kernels()
+    bring = getattr(import_module("vllm.platforms").current_platform, "import_ir_kernels", None)
+    if bring is None:
+        import_module("vllm.kernels")
+    else:
+        bring()
     found: dict[str, Any] = ops
     return found
 
@@ -103,7 +107,7 @@ def rank_group() -> Any | None:
         world = import_module("vllm.distributed").get_world_group()
     except (AttributeError, AssertionError):  # vLLM asserts that it is initialised
         return None
-    return world.cpu_group if world.world_size > 1 else None
+    return world.cpu_group if world is not None and world.world_size > 1 else None
 
 
 def _step_in(owner: Any, name: str, around: Callable[..., Any]) -> str | None:
