@@ -149,9 +149,9 @@ def test_switched_off_only_the_variables_are_known(fake_vllm: Any, monkeypatch: 
 def test_a_second_time_changes_nothing(fake_vllm: Any) -> None:
     """VLLM calls it once a process, other programs may do so again."""
     plugin.register()
-    before, asked = dict(loaded(fake_vllm)), fake_vllm.platform.get_default_ir_op_priority
+    before, asked = list(loaded(fake_vllm)), fake_vllm.platform.get_default_ir_op_priority
     plugin.register()
-    assert loaded(fake_vllm) == before
+    assert list(loaded(fake_vllm)) == before
     assert fake_vllm.platform.get_default_ir_op_priority is asked
     starting.start.cache_clear()
     plugin.register()

@@ -20,10 +20,12 @@ class Announcement:
 
     Args:
         line: what is to be said.
+        heard: whether the summary of vllm-ir was heard when providers were loaded, so that it need not be said again.
     """
 
-    def __init__(self, line: str) -> None:
+    def __init__(self, line: str, *, heard: bool) -> None:
         self.line = line
+        self.heard = heard
         self.said = False
 
     def make(self, *, last: bool = False) -> None:
@@ -36,7 +38,8 @@ class Announcement:
             return
         self.said = True
         logger.info("%s", self.line)
-        show_summary()
+        if not self.heard:
+            show_summary()
 
 
 def borrow() -> bool:

@@ -13,6 +13,7 @@ from vllm_ir.names import NATIVE
 from vllm_ir_host_vllm import inside, lists, variables
 from vllm_ir_host_vllm.additional import Carried
 from vllm_ir_host_vllm.defaults import default_order
+from vllm_ir_host_vllm.layers.forwards import Calls
 from vllm_ir_host_vllm.layers.replacing import replace
 
 if TYPE_CHECKING:
@@ -97,9 +98,17 @@ class Steps:
         vllm_ir.warm_up()
 
     def replace_layers(self, *, compiling: bool) -> None:
-        """Replace the layers that are to be, and say which; those that are replaced already stay so."""
-        done = replace(inside.out_of_tree_layers(), lambda kind: self.why_kept(kind, compiling=compiling))
+        """Replace the layers that are to be for one model, and say which."""
+        table, calls = inside.out_of_tree_layers(), Calls(self.inlined() if compiling else frozenset())
+        done = replace(table, lambda kind: self.why_kept(kind, compiling=compiling), calls=calls)
         logger.info("%s", done)
+
+    def inlined(self) -> frozenset[str]:
+        """Return the ops that native runs in every compiled graph; none where results must not depend on the batch."""
+        if self.state.policy.batch_invariant:
+            return frozenset()
+        orders_of = {op.name: self.state.candidates(op, compiling=True) for op in self.state.registry}
+        return frozenset(name for name, order in orders_of.items() if orders.reachable(order)[:1] == [NATIVE])
 
     def why_kept(self, kind: Kind, *, compiling: bool) -> str | None:
         """Return why vLLM's own layer is kept, or None where ours is to stand in for it.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from vllm_ir import ops
+from vllm_ir_host_vllm.layers.forwards import Calls
 from vllm_ir_host_vllm.layers.replacing import replace
 
 if TYPE_CHECKING:
@@ -109,3 +110,34 @@ def test_priorities_decide_who_runs(fake_vllm: Any, state: Runtime) -> None:
         norm(torch.ones(2, 16))
     assert calls == [1]
     assert counting.provider == "counting"
+
+
+def test_where_native_leads_dynamo_sees_its_code_and_eager_calls_the_op(fake_vllm: Any, state: Runtime) -> None:
+    """A graph that is compiled ahead of time would call native through torch for every layer otherwise."""
+    replace(fake_vllm.layers, lambda _kind: None, calls=Calls(frozenset({"rms_norm"})))
+    norm, nodes = fake_vllm.layernorm.RMSNorm(16), list[str]()
+    x = torch.randn(4, 16)
+
+    def backend(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+        """Keep the names of what is called."""
+        nodes.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    with torch.no_grad():
+        compiled = torch.compile(lambda x: norm(norm(x), x), backend=backend, fullgraph=True)
+        out, _ = compiled(x)
+        assert torch.equal(out, norm(norm(x), x)[0])
+    assert [name for name in nodes if "vllm_ir" in name or "fused_add" in name]
+    assert not [name for name in nodes if ".rms_norm" in name]
+    op = state.registry.get("rms_norm")
+    op.register_impl("zeros")(zeros)
+    with op.set_priority(["zeros"]):
+        assert torch.equal(norm(x), torch.zeros(4, 16))
+
+
+def zeros(
+    x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None
+) -> torch.Tensor:
+    """Return zeros."""
+    del weight, epsilon, variance_size
+    return torch.zeros_like(x)

@@ -22,8 +22,8 @@ class Kind:
         module: of vLLM, where the class is.
         name: of the class.
         ops: those that it runs on.
-        forward: what it runs in place of each of METHODS.
-        static: whether `forward` takes no layer.
+        make: returns what it runs in place of each of METHODS.
+        static: whether that takes no layer.
         family: whether subclasses that compute as it does are replaced, too.
         otherwise: why answers may change when it is replaced, whoever runs the op; empty where they do not.
     """
@@ -31,7 +31,7 @@ class Kind:
     module: str
     name: str
     ops: tuple[str, ...]
-    forward: Callable[..., Any]
+    make: Callable[[forwards.Calls], Callable[..., Any]]
     static: bool = False
     family: bool = False
     otherwise: str = ""

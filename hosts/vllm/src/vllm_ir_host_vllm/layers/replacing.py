@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from vllm_ir_host_vllm.layers.forwards import Calls
 from vllm_ir_host_vllm.layers.kinds import KINDS, METHODS
 
 if TYPE_CHECKING:
@@ -41,16 +42,22 @@ class Replacing:
 
 
 def replace(
-    taken: MutableMapping[str, Any], wanted: Callable[[Kind], str | None], kinds: Iterable[Kind] = KINDS
+    taken: MutableMapping[str, Any],
+    wanted: Callable[[Kind], str | None],
+    kinds: Iterable[Kind] = KINDS,
+    calls: Calls | None = None,
 ) -> Replacing:
-    """Replace layers; a class of ours that an earlier model in this process had, and this one is not to, is taken back.
+    """Replace layers; the classes of ours that an earlier model in this process had are taken back.
 
     Args:
         taken: vLLM's table of out-of-tree classes by name.
         wanted: returns why a kind of layer is not to be replaced, or None.
         kinds: the layers.
+        calls: the ops as layers call them.
     """
-    done = Replacing()
+    done, calls = Replacing(), calls or Calls()
+    for name in [name for name, cls in taken.items() if is_ours(cls)]:
+        del taken[name]
     for kind in kinds:
         try:
             base = getattr(import_module(kind.module), kind.name)
@@ -61,17 +68,13 @@ def replace(
         family = [cls for cls in (base, *descendants(base)) if not is_ours(cls)]
         if reason is not None:
             done.left.append((kind.name, reason))
-            for cls in family:
-                if is_ours(taken.get(cls.__name__)):
-                    del taken[cls.__name__]
             continue
         for cls in family:
             why = _why_left(cls, base, kind, taken)
             if why is not None:
                 done.left.append((cls.__name__, why))
                 continue
-            if cls.__name__ not in taken:
-                subclass(cls, kind)
+            subclass(cls, kind, calls)
             done.replaced.append(cls.__name__)
     return done
 
@@ -91,9 +94,9 @@ def descendants(cls: type) -> list[type]:
     return list(found)
 
 
-def subclass(cls: Any, kind: Kind) -> Any:
+def subclass(cls: Any, kind: Kind, calls: Calls) -> Any:
     """Make the subclass of one of vLLM's classes, and register it."""
-    forward = staticmethod(kind.forward) if kind.static else kind.forward
+    forward = staticmethod(kind.make(calls)) if kind.static else kind.make(calls)
     body = {"__module__": __name__, "__doc__": f"vLLM's {cls.__name__} on ops of vllm-ir."}
     made = type(f"{PREFIX}{cls.__name__}", (cls,), {**body, **dict.fromkeys(METHODS, forward)})
     named = cls.name
@@ -106,7 +109,7 @@ def subclass(cls: Any, kind: Kind) -> Any:
 def _why_left(cls: Any, base: Any, kind: Kind, taken: MutableMapping[str, Any]) -> str | None:
     """Return why a class stays as it is, or None."""
     other = taken.get(cls.__name__)
-    if other is not None and not is_ours(other):
+    if other is not None:
         return f"{other.__module__}.{other.__qualname__} is registered for it already"
     if cls is base:
         return None
