@@ -20,6 +20,14 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch
 
 RANKS = """
 import json, multiprocessing, os, sys
+
+class NoNumpy:
+    # vllm-ir does not require it, and torch looks for it when it is imported.
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "numpy":
+            raise ModuleNotFoundError("no numpy here", name=name)
+
+sys.meta_path.insert(0, NoNumpy())
 import torch
 import torch.distributed as dist
 import vllm_ir
@@ -36,6 +44,10 @@ def asked(group=None):
 
 def work(rank, folder):
     told = {"early": asked()}
+    try:
+        torch.ones(1).numpy()
+    except RuntimeError as error:
+        told["numpy"] = str(error)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=SIZE)
     told["alike"] = asked()
     told["digest"] = vllm_ir.selection_digest()
@@ -89,6 +101,12 @@ def test_ranks_that_are_alike_agree(told: list[dict[str, Any]]) -> None:
     """Nobody raises, and all have one digest."""
     assert [each["alike"] for each in told] == [None] * 4
     assert len({each["digest"] for each in told}) == 1
+
+
+@needs_torch
+def test_none_of_it_needs_numpy(told: list[dict[str, Any]]) -> None:
+    """Torch itself says in each rank that there is none, and they have been told all that the tests here hold."""
+    assert [each["numpy"] for each in told] == ["Numpy is not available"] * 4
 
 
 @needs_torch
@@ -147,6 +165,15 @@ def test_who_has_what_is_said_in_words() -> None:
         ("b", "ranks 0, 1, 2, 4 have 2; rank 3 has nothing"),
     )
     assert consensus.compare([{consensus.FAILED: "X: y."}, same]) == (("selecting", "rank 0 cannot tell (X: y)"),)
+
+
+@pytest.mark.parametrize(
+    ("backends", "device"),
+    [("cpu:gloo,cuda:gloo", "cpu"), ("cuda:nccl", "cuda"), ("cpu:gloo,cuda:nccl", "cpu"), ("xpu:xccl", "xpu")],
+)
+def test_what_is_sent_lies_where_the_group_can_send_it(backends: str, device: str) -> None:
+    """NCCL takes no tensors of the CPU, and gloo needs no GPU."""
+    assert consensus._device(backends) == device
 
 
 def test_the_digest_follows_the_entries_and_not_their_order() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from vllm_ir import fingerprint, runtime
 from vllm_ir.errors import NotDistributed, SelectionsDiffer
@@ -99,11 +99,40 @@ def verify_agreement(group: ProcessGroup | None = None) -> None:
         mine = selection_entries()
     except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks would wait for this one
         mine, cause = {FAILED: f"{type(error).__name__}: {error}"}, error
-    gathered: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(gathered, mine, group=group)
+    gathered = _gather(mine, group)
     differences = compare(gathered)
     if differences:
         raise SelectionsDiffer(ranks=len(gathered), differences=differences) from cause
+
+
+def _gather(mine: Mapping[str, str], group: ProcessGroup | None) -> list[dict[str, str]]:
+    """Return the entries of each rank, rank 0 first.
+
+    They travel as JSON in uint8 tensors: torch's `all_gather_object` needs numpy, which an installation may not have.
+    """
+    import torch
+    import torch.distributed as dist
+
+    device, ranks = _device(dist.get_backend_config(group)), dist.get_world_size(group)
+    text = json.dumps(mine).encode()
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(ranks)]
+    dist.all_gather(sizes, torch.tensor([len(text)], dtype=torch.int64, device=device), group=group)
+    lengths = [int(size) for size in sizes]
+    longest = max(lengths)  # every rank sends as much, since that is what a gather takes
+    sent = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8).to(device)
+    texts = [torch.zeros(longest, dtype=torch.uint8, device=device) for _ in range(ranks)]
+    dist.all_gather(texts, sent, group=group)
+    return [json.loads(bytes(each.tolist())[:length]) for each, length in zip(texts, lengths, strict=True)]
+
+
+def _device(backends: str) -> str:
+    """Return the device type whose tensors a group can send: the CPU where it can, else the first, on which ranks run.
+
+    Args:
+        backends: as torch.distributed writes a group's, such as "cpu:gloo,cuda:nccl".
+    """
+    types = [each.partition(":")[0] for each in backends.split(",")]
+    return "cpu" if "cpu" in types else types[0]
 
 
 def compare(gathered: Sequence[Mapping[str, str]]) -> tuple[tuple[str, str], ...]:
