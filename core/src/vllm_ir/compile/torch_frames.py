@@ -24,9 +24,6 @@ BREAK: Final = "code behind a graph break"
 """What holds a tensor that is read in a later graph, or in none."""
 
 
-NEEDED: Final = ("stack", "symbolic_locals", "instructions", "instruction_pointer", "lineno", "f_code", "output")
-"""What of Dynamo's frame is read; a torch that calls it otherwise compiles without this check."""
-
 Held = tuple[Any, str, str]
 """A variable of Dynamo's, what holds it, and the line."""
 
@@ -56,13 +53,16 @@ def kept_inputs() -> list[Kept]:
         frame: Any = InstructionTranslator.current_tx()
     except AttributeError:
         return []
-    missing = [name for name in NEEDED if not hasattr(frame, name)]
-    if missing:
-        logger.debug("donated inputs are not looked for behind the graph: this torch has no %s", ", ".join(missing))
+    try:
+        at_the_end = _returned if frame.instruction_pointer is None else _left
+        held = [*at_the_end(frame), *_stored(frame)]
+        return [
+            Kept(tensor, holder, where) for variable, holder, where in held if (tensor := _input(variable)) is not None
+        ]
+    except (AttributeError, ImportError) as error:
+        # None of these names is public; a torch that has others compiles without this check.
+        logger.debug("donated inputs are not looked for behind the graph, since this torch is another: %s", error)
         return []
-    at_the_end = _returned if frame.instruction_pointer is None else _left
-    held = [*at_the_end(frame), *_stored(frame)]
-    return [Kept(tensor, holder, where) for variable, holder, where in held if (tensor := _input(variable)) is not None]
 
 
 def _returned(frame: Any) -> Iterator[Held]:
