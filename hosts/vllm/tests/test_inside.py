@@ -49,3 +49,23 @@ def test_ops_are_none_where_vllm_has_none(fake_vllm: Any, monkeypatch: Any) -> N
     assert inside.ir_ops() is fake_vllm.ops
     monkeypatch.delitem(sys.modules, "vllm.ir.op")
     assert inside.ir_ops() is None
+
+
+def test_a_loader_with_a_way_of_its_own_is_seen_too(fake_vllm: Any) -> None:
+    """VLLM has some, and another plugin may have registered one."""
+
+    class Own(fake_vllm.loader):  # type: ignore[misc]  # of the vLLM in miniature
+        """A loader that does not ask its base."""
+
+        def load_model(self, vllm_config: Any) -> str:
+            """Load otherwise."""
+            return f"read {vllm_config.name}"
+
+    class Inheriting(Own):
+        """One that loads as its parent does."""
+
+    seen: list[str] = []
+    assert inside.before_loading(lambda config: seen.append(config.name)) is None
+    assert Inheriting().load_model(fake_vllm.config()) == "read model"
+    assert fake_vllm.loader().load_model(vllm_config=fake_vllm.config()) == "loaded model"
+    assert seen == ["model", "model"]

@@ -11,6 +11,8 @@ import functools
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from vllm_ir_host_vllm.families import descendants
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -97,8 +99,11 @@ def before_loading(prepare: Callable[[Any], None]) -> str | None:
         prepare(kwargs["vllm_config"] if "vllm_config" in kwargs else args[1])
         return original(*args, **kwargs)
 
-    loader = import_module("vllm.model_executor.model_loader.base_loader").BaseModelLoader
-    return _step_in(loader, "load_model", around)
+    import_module("vllm.model_executor.model_loader")
+    base = import_module("vllm.model_executor.model_loader.base_loader").BaseModelLoader
+    # Some loaders have a way of their own, which need not lead through that of the base.
+    own = [cls for cls in descendants(base) if "load_model" in vars(cls)]
+    return next(filter(None, [_step_in(cls, "load_model", around) for cls in (base, *own)]), None)
 
 
 def rank_group() -> Any | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from vllm_ir_host_vllm.layers.kinds import KINDS, METHODS
-from vllm_ir_host_vllm.layers.replacing import descendants, replace
+from vllm_ir_host_vllm.layers.replacing import replace
 
 if TYPE_CHECKING:
     from vllm_ir.runtime import Runtime
@@ -139,14 +139,6 @@ def test_every_method_is_ours_and_nothing_else(fake_vllm: Any) -> None:
     all_of_them(fake_vllm)
     for made in fake_vllm.layers.values():
         assert {name for name in vars(made) if not name.startswith("__")} == {*METHODS, "name"}
-
-
-def test_descendants_come_once_and_parents_first() -> None:
-    """A class with two parents of one family is one class."""
-    top = type("Top", (), {})
-    left, right = type("Left", (top,), {}), type("Right", (top,), {})
-    both = type("Both", (left, right), {})
-    assert descendants(top) == [left, both, right]
 
 
 def test_every_kind_names_ops_that_there_are() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from vllm_ir_host_vllm.families import descendants
 from vllm_ir_host_vllm.layers.forwards import Calls
 from vllm_ir_host_vllm.layers.kinds import KINDS, METHODS
 
@@ -82,16 +83,6 @@ def replace(
 def is_ours(cls: type | None) -> bool:
     """Tell whether a class was made here."""
     return cls is not None and cls.__module__ == __name__
-
-
-def descendants(cls: type) -> list[type]:
-    """Return every subclass that exists by now, each once, parents first."""
-    found: dict[type, None] = {}
-    children: list[type] = cls.__subclasses__()
-    for child in children:
-        found[child] = None
-        found.update(dict.fromkeys(descendants(child)))
-    return list(found)
 
 
 def subclass(cls: Any, kind: Kind, calls: Calls) -> Any:
