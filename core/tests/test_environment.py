@@ -69,10 +69,25 @@ def test_a_list_of_names(text: str, names: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("variable", ["op_priority", "lock", "policy"])
 def test_texts_are_kept_as_written(variable: str) -> None:
-    """An empty one is as good as unset."""
+    """What they mean belongs to others."""
     name = f"VLLM_IR_{variable.upper()}"
     assert getattr(Environment.read({name: " a=b "}), variable) == " a=b "
-    assert getattr(Environment.read({name: ""}), variable) is None
+    assert getattr(Environment.read({}), variable) is None
+
+
+def test_an_empty_list_is_as_good_as_unset() -> None:
+    """It asks for nothing."""
+    assert Environment.read({"VLLM_IR_OP_PRIORITY": ""}).op_priority is None
+
+
+@pytest.mark.parametrize("variable", ["VLLM_IR_LOCK", "VLLM_IR_POLICY"])
+@pytest.mark.parametrize("value", ["", " "])
+def test_a_file_without_a_name_lifts_nothing(variable: str, value: str) -> None:
+    """A template whose own variable is unset must not end the hold of a policy or a lock without a word."""
+    with pytest.raises(MalformedVariable) as caught:
+        Environment.read({variable: value})
+    wanted = "the path of a file; unset it where none is meant"
+    assert str(caught.value) == f"{variable}={value!r} cannot be read, wanted {wanted}."
 
 
 @pytest.mark.parametrize(
@@ -132,7 +147,7 @@ def test_unknown_variables_are_told_with_a_suggestion() -> None:
         "Environment variable VLLM_IR_STRICKT means nothing to vllm-ir and is ignored. Did you mean 'VLLM_IR_STRICT'?",
         "Environment variable VLLM_IR_ZZZZZZZZ means nothing to vllm-ir and is ignored.",
     )
-    assert Environment.read(dict.fromkeys(KNOWN, "")).unknown == ()
+    assert Environment.read(dict.fromkeys(KNOWN, "0") | {"VLLM_IR_LOG": ""}).unknown == ()
 
 
 def test_an_unknown_variable_warns_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -76,7 +76,7 @@ class Environment:
             variables: names and values; those of the process when None.
 
         Raises:
-            MalformedVariable: a switch is neither on nor off, or a log level is none.
+            MalformedVariable: a switch is neither on nor off, a log level is none, or a file has no name.
         """
         env = os.environ if variables is None else variables
         providers = env.get("VLLM_IR_PROVIDERS")
@@ -90,8 +90,8 @@ class Environment:
             trace=_switch(env, "VLLM_IR_TRACE"),
             log=_level(env),
             cache=_cache_folder(env),
-            lock=env.get("VLLM_IR_LOCK") or None,
-            policy=env.get("VLLM_IR_POLICY") or None,
+            lock=_file(env, "VLLM_IR_LOCK"),
+            policy=_file(env, "VLLM_IR_POLICY"),
             unknown=tuple(sorted(name for name in env if name.startswith("VLLM_IR_") and name not in KNOWN)),
         )
 
@@ -117,6 +117,19 @@ def _switch(env: Mapping[str, str], variable: str) -> bool:
     if word in _FALSE:
         return False
     raise MalformedVariable(variable=variable, value=value, wanted="1 or 0")
+
+
+def _file(env: Mapping[str, str], variable: str) -> str | None:
+    """Return the path of a file that holds the process to something, as written; None where the variable is unset.
+
+    An empty one is what a template leaves whose own variable is unset: it must not lift what the file would hold.
+    """
+    value = env.get(variable)
+    if value is not None and not value.strip():
+        raise MalformedVariable(
+            variable=variable, value=value, wanted="the path of a file; unset it where none is meant"
+        )
+    return value
 
 
 def _level(env: Mapping[str, str]) -> str | None:
