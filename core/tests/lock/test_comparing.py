@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from vllm_ir.lock.anew import write_command
 from vllm_ir.lock.comparing import compare
-from vllm_ir.lock.document import Place
+from vllm_ir.lock.document import FILE, Place
 from vllm_ir.lock.files import Depth
 from vllm_ir.platforms import Device, Platform, named_platform
 
@@ -101,6 +102,7 @@ def test_a_provider_that_is_denied_now(house: House) -> None:
     denied = ",".join(["fast", *house.take().unusable])
     found = lines(compare(locked, house.take(variables={"VLLM_IR_PROVIDERS_DISABLED": denied})))
     assert "found what does not load: Provider 'fast' of dist-fast is denied: VLLM_IR_PROVIDERS_DISABLED=" in found[0]
+    assert f" denies it. It is installed: change the list that leaves it out; {ANEW}" in found[0]
 
 
 def test_a_changed_file_is_named(house: House) -> None:
@@ -136,7 +138,9 @@ def test_a_digest_that_cannot_be_taken_now(house: House) -> None:
     locked = house.take().lock
     house.record().unlink()
     (found,) = lines(compare(locked, house.take()))
-    assert ", found no digest: its installer left no RECORD. Install the wheel: pip install dist-fast==1.0" in found
+    assert ", found no digest: its installer left no RECORD. No installer removes it without a RECORD, so" in found
+    folders = f"'{house.path}/dist_fast' '{house.path}/dist_fast-1.0.dist-info'"
+    assert f" rm -r {folders} && pip install --no-deps dist-fast==1.0; {ANEW}" in found
 
 
 def test_a_layer_alone_is_told_and_does_not_fail(house: House) -> None:
@@ -166,7 +170,7 @@ def test_platforms_that_a_lock_does_not_have(house: House) -> None:
     (found,) = lines(compare(locked, house.take(named_platform("rocm:gfx942"))))
     assert found == (
         "platform: locked cpu, cuda:9.0, found rocm:gfx942. Write the lock with a section for it, too:"
-        " vllm-ir lock --platform rocm:gfx942, and those that it has now."
+        " vllm-ir lock --platform cpu --platform cuda:9.0 --platform rocm:gfx942."
     )
     (found,) = lines(compare(locked, house.take(named_platform("cuda:8.6"))))
     assert found.startswith("device architecture: locked cpu, cuda:9.0, found cuda:8.6.")
@@ -202,7 +206,7 @@ def test_another_core_and_provider_api(house: House) -> None:
     """Both are pinned."""
     taken = house.take()
     found = lines(compare(replace(taken.lock, core="9.9", provider_api=("7",)), taken))
-    assert found[0].startswith("core: locked 9.9, found 0.1.0. Install it: pip install vllm-ir==9.9; or write")
+    assert found[0].startswith("vllm-ir: locked 9.9, found 0.1.0. Install it: pip install vllm-ir==9.9; or write")
     assert found[1].startswith("provider API: locked 7, found 1.")
 
 
@@ -218,3 +222,61 @@ def test_an_op_on_one_side_alone(house: House, compiling: bool) -> None:
     found = lines(compare(locked, taken))
     assert "locked native, found no such op." in found[0]
     assert "locked no such op, found native." in found[1]
+
+
+def test_a_core_of_another_version_is_said_once(house: House) -> None:
+    """By its distribution, which has the same version."""
+    taken = house.take()
+    old = replace(taken.lock.distributions["vllm-ir"], version="0.0.9")
+    locked = replace(taken.lock, core="0.0.9", distributions={"vllm-ir": old})
+    (found,) = lines(compare(locked, taken))
+    assert found.startswith("distribution vllm-ir: locked 0.0.9, found 0.1.0. Install it: pip install vllm-ir==0.0.9;")
+
+
+def test_a_lock_is_written_anew_with_its_name_and_its_sections(house: House) -> None:
+    """A command that drops them, or writes another file, mends nothing."""
+    house.install()
+    gpu = named_platform("cuda:9.0")
+    locked = house.take(named_platform("cpu"), gpu).lock
+    house.uninstall()
+    flags = "--lock 'my fleet.lock' --platform cpu --platform cuda:9.0"
+    found = lines(compare(locked, house.take(gpu), file="my fleet.lock"))
+    assert found[0].endswith(f"; or write the lock anew: vllm-ir lock {flags}.")
+    assert found[1].startswith("op rms_norm, eager, on cuda:9.0: ")
+    assert "vllm-ir explain rms_norm --static --platform cuda:9.0; or " in found[1]
+
+
+def test_an_installation_that_loads_no_more_and_an_editable_one(house: House) -> None:
+    """What is there already is not installed over unless that is said, and what it depends on is left alone."""
+    package = house.install()
+    locked = house.take().lock
+    point = house.path / "dist_fast-1.0.dist-info" / "direct_url.json"
+    point.write_text('{"dir_info": {"editable": true}}', encoding="utf-8")
+    forced = "pip install --force-reinstall --no-deps dist-fast==1.0"
+    found = lines(compare(locked, house.take()))
+    assert f"no digest: it is installed editable. Install the wheel: {forced}; {ANEW}" in found[0]
+    (package / "vllm_ir_provider.toml").write_text("x", encoding="utf-8")
+    found = lines(compare(locked, house.take()))
+    assert found[0].startswith("distribution dist-fast: locked 1.0, found what does not load: ")
+    assert f". Install it: {forced}; {ANEW}" in found[0]
+
+
+def test_what_is_recorded_has_a_way_out_where_it_fails(house: House) -> None:
+    """Under --strict something has to be done."""
+    taken = house.take()
+    locked = replace(taken.lock, recorded={"python": "3.9.1"})
+    (note,) = compare(locked, taken)
+    assert note.mend == "Nothing has to be done: it is recorded, not pinned."
+    (failing,) = compare(locked, taken, strict=True)
+    assert failing.mend == f"It fails under --strict alone: bring back python 3.9.1; {ANEW}"
+
+
+def test_devices_of_several_kinds_have_no_name(house: House) -> None:
+    """A section for them is written on such a machine; the command does not pretend otherwise."""
+    two = Platform(
+        name="cuda", device_type="cuda", devices=[Device("a", capability=(8, 0)), Device("b", capability=(9, 0))]
+    )
+    locked = house.take(named_platform("cpu")).lock
+    found = lines(compare(locked, house.take(two)))
+    assert found[0].endswith("Write a lock of its own on that machine: vllm-ir lock --lock cuda.lock.")
+    assert write_command(FILE, ["cuda:8.0,9.0"], "cuda:8.0,9.0", editable=True) == "vllm-ir lock --allow-editable"

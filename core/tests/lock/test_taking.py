@@ -129,12 +129,17 @@ def test_a_package_that_python_takes_from_elsewhere_is_a_finding(
     assert tmp_path
 
 
-def test_a_planted_file_is_a_finding_of_a_close_look(house: House) -> None:
-    """Python prefers a library to a module of the same name."""
-    (house.install() / "hooks.cpython-311-x86_64-linux-gnu.so").write_bytes(b"")
-    (fault,) = house.take().inspected["dist-fast"].faults
-    assert fault.found == "a file that no RECORD names"
-    assert house.take(depth=Depth.GLANCE).inspected["dist-fast"].faults == ()
+def test_a_planted_file_is_a_finding(house: House) -> None:
+    """Python prefers a library, and a package, to a module of the same name; a glance sees that, too."""
+    package = house.install()
+    planted = package / "hooks.cpython-311-x86_64-linux-gnu.so"
+    planted.write_bytes(b"")
+    (package / "hooks").mkdir()
+    (package / "hooks" / "__init__.py").write_bytes(b"")
+    for depth in Depth:
+        beside, below = house.take(depth=depth).inspected["dist-fast"].faults
+        assert below.what == "distribution dist-fast, file dist_fast/hooks/__init__.py"
+        assert (beside.found, beside.mend) == ("a file that no RECORD names", f"Remove it: rm '{planted}'.")
 
 
 def test_what_a_run_would_stop_with_is_said(house: House) -> None:

@@ -51,7 +51,8 @@ def run(arguments: list[str]) -> int:
     file = asked_file(options.lock)
     locked = read_lock(Path(file).expanduser())
     taken = inspect(options.platform, Depth.GLANCE if options.fast else Depth.BYTES)
-    differences = [*_problems([str(each) for each in taken.problems]), *compare(locked, taken)]
+    problems = _problems([str(each) for each in taken.problems])
+    differences = [*problems, *compare(locked, taken, strict=options.strict, file=file)]
     failing = [each for each in differences if each.pinned or options.strict]
     if options.json:
         _print_json(file, list(taken.lock.platforms), differences, failing)

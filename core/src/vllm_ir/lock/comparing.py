@@ -5,11 +5,14 @@ What is pinned fails; what is only recorded, such as a driver's version, is told
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from vllm_ir.errors import Difference
-from vllm_ir.lock.document import MODES
+from vllm_ir.errors import DeniedByPolicy, Difference
+from vllm_ir.lock.anew import Anew, can_be_named, write_command
+from vllm_ir.lock.document import FILE, MODES
 from vllm_ir.lock.files import short
+from vllm_ir.lock.installed import FORCED
 from vllm_ir.plugins.description import CORE
 
 if TYPE_CHECKING:
@@ -18,11 +21,12 @@ if TYPE_CHECKING:
     from vllm_ir.lock.document import Lock, LockedDistribution, LockedPlatform, Place
     from vllm_ir.lock.installed import Inspected
     from vllm_ir.lock.taking import Taken
+    from vllm_ir.plugins.records import Failure
 
-ANEW: Final = "or write the lock anew: vllm-ir lock."
 
-
-def compare(locked: Lock, taken: Taken, *, enforced: bool = False) -> tuple[Difference, ...]:
+def compare(
+    locked: Lock, taken: Taken, *, enforced: bool = False, strict: bool = False, file: str = FILE
+) -> tuple[Difference, ...]:
     """Return every difference, those of distributions first.
 
     Args:
@@ -30,104 +34,122 @@ def compare(locked: Lock, taken: Taken, *, enforced: bool = False) -> tuple[Diff
         taken: what the machine is, looked at for the platforms that are to be held against the lock.
         enforced: whether a process starts under the lock: what it does not name is then not loaded and no difference,
             the core apart, and a distribution without a digest is one.
+        strict: whether what is only recorded has to be the same, too.
+        file: the lock's name, as the reader would type it.
     """
+    editable = not enforced and any(each.digest is None for each in locked.distributions.values())
+    anew = Anew(file, locked.platforms, taken.here, editable=editable)
     return (
-        *_core(locked, taken.lock),
-        *_distributions(locked, taken, enforced=enforced),
-        *_platforms(locked, taken),
-        *_recorded("", locked.recorded, taken.lock.recorded),
+        *_core(locked, taken.lock, anew),
+        *_distributions(locked, taken, anew, enforced=enforced),
+        *_platforms(locked, taken, anew, strict=strict),
+        *_recorded("", locked.recorded, taken.lock.recorded, anew, strict=strict),
     )
 
 
-def _core(locked: Lock, found: Lock) -> Iterator[Difference]:
+def _core(locked: Lock, found: Lock, anew: Anew) -> Iterator[Difference]:
     """Yield in what the core differs, its files apart."""
-    if locked.core != found.core:
-        yield Difference("core", locked.core, found.core, f"Install it: pip install vllm-ir=={locked.core}; {ANEW}")
+    install = f"pip install {CORE}=={locked.core}"
+    told = [each.distributions[CORE].version for each in (locked, found) if CORE in each.distributions]
+    if locked.core != found.core and told != [locked.core, found.core]:  # its distribution would say the same
+        yield Difference(CORE, locked.core, found.core, f"Install it: {install}; {anew.offer}")
     if locked.provider_api != found.provider_api:
-        mend = f"Install the vllm-ir that was locked: pip install vllm-ir=={locked.core}; {ANEW}"
+        mend = f"Install the vllm-ir that was locked: {install}; {anew.offer}"
         yield Difference("provider API", ", ".join(locked.provider_api), ", ".join(found.provider_api), mend)
 
 
-def _distributions(locked: Lock, taken: Taken, *, enforced: bool) -> Iterator[Difference]:
+def _distributions(locked: Lock, taken: Taken, anew: Anew, *, enforced: bool) -> Iterator[Difference]:
     """Yield in what distributions differ."""
     for name in sorted({*locked.distributions, *taken.lock.distributions}):
         ours, theirs = locked.distributions.get(name), taken.lock.distributions.get(name)
         what = f"distribution {name}"
         if theirs is None and ours is not None:
-            mend = f"Install it: pip install {name}=={ours.version}; {ANEW}"
-            unusable = taken.unusable.get(name)
-            found = f"what does not load: {unusable.rstrip('.')}" if unusable else "not installed"
-            yield Difference(what, ours.version, found, mend)
+            yield _unusable(ours, taken.unusable.get(name), anew)
         elif ours is None and theirs is not None:
-            mend = f"Uninstall it: pip uninstall {name}; or deny it: VLLM_IR_PROVIDERS_DISABLED={name}; {ANEW}"
+            mend = f"Uninstall it: pip uninstall {name}; or deny it: VLLM_IR_PROVIDERS_DISABLED={name}; {anew.offer}"
             if not enforced or name == CORE:
                 yield Difference(what, "nothing", theirs.version, mend)
         elif ours is not None and theirs is not None:
-            yield from _distribution(ours, theirs, taken.inspected[name], enforced=enforced)
+            yield from _distribution(ours, theirs, taken.inspected[name], anew, enforced=enforced)
+
+
+def _unusable(locked: LockedDistribution, failure: Failure | None, anew: Anew) -> Difference:
+    """Return the difference of a distribution that is not installed, or is and does not load."""
+    what, wheel = f"distribution {locked.name}", f"{locked.name}=={locked.version}"
+    if failure is None:
+        return Difference(what, locked.version, "not installed", f"Install it: pip install {wheel}; {anew.offer}")
+    mend = f"Install it: {FORCED} {wheel}"
+    if failure.kind == DeniedByPolicy.kind:
+        mend = "It is installed: change the list that leaves it out"
+    found = f"what does not load: {failure.reason.rstrip('.')}"
+    return Difference(what, locked.version, found, f"{mend}; {anew.offer}")
 
 
 def _distribution(
-    locked: LockedDistribution, found: LockedDistribution, seen: Inspected, *, enforced: bool
+    locked: LockedDistribution, found: LockedDistribution, seen: Inspected, anew: Anew, *, enforced: bool
 ) -> Iterator[Difference]:
     """Yield in what one distribution differs."""
-    what, install = f"distribution {locked.name}", f"pip install {locked.name}=={locked.version}"
+    what, wheel = f"distribution {locked.name}", f"{locked.name}=={locked.version}"
     if locked.version != found.version:
-        yield Difference(what, locked.version, found.version, f"Install it: {install}; {ANEW}")
+        mend = f"{seen.install or 'Install it: pip install'} {wheel}; {anew.offer}"
+        yield Difference(what, locked.version, found.version, mend)
         return  # of another version everything else is another, too
+    install = f"{seen.install or f'Install the wheel that was locked: {FORCED}'} {wheel}"
     if locked.digest is None:
+        fresh = replace(anew, editable=False).command
         yield Difference(
             what,
             "no digest",
             f"none: {seen.reason}" if seen.reason else "files that a digest can be taken of",
-            f"Install the wheel and write the lock anew: {install} && vllm-ir lock.",
+            f"{install} and write the lock anew: {fresh}." if seen.reason else f"Write the lock anew: {fresh}.",
             pinned=enforced or not seen.reason,
         )
     elif found.digest is None:
-        mend = f"Install the wheel: {install}; {ANEW}"
-        yield Difference(what, _short(locked.digest), f"no digest: {seen.reason}", mend)
+        yield Difference(what, _short(locked.digest), f"no digest: {seen.reason}", f"{install}; {anew.offer}")
     elif locked.digest != found.digest:
-        mend = f"Install the wheel that was locked: pip install --force-reinstall --no-deps {locked.name}"
-        yield Difference(
-            f"{what}, RECORD",
-            _short(locked.digest),
-            f"{_short(found.digest)}, under the same version",
-            f"{mend}=={locked.version}; {ANEW}",
-        )
+        got = f"{_short(found.digest)}, under the same version"
+        yield Difference(f"{what}, RECORD", _short(locked.digest), got, f"{install}; {anew.offer}")
     if locked.manifest != found.manifest:
-        mend = f"Install the wheel that was locked: {install}; {ANEW}"
+        mend = f"{install}; {anew.offer}"
         yield Difference(f"{what}, manifest", _short(locked.manifest), _short(found.manifest), mend)
     yield from seen.faults
 
 
-def _platforms(locked: Lock, taken: Taken) -> Iterator[Difference]:
+def _platforms(locked: Lock, taken: Taken, anew: Anew, *, strict: bool) -> Iterator[Difference]:
     """Yield in what platforms and their orders differ."""
     for key, found in taken.lock.platforms.items():
         wanted = locked.platforms.get(key)
         if wanted is None:
             near = [each for each in locked.platforms.values() if each.name == found.name]
-            yield missing_platform(key, locked)
+            yield missing_platform(key, locked, anew.file)
             if len(near) != 1:
                 continue
             wanted = near[0]
-        yield from _orders(wanted, found, taken)
-        yield from _recorded(f"platform {key}, ", wanted.recorded, found.recorded)
+        yield from _orders(wanted, found, taken, anew)
+        yield from _recorded(f"platform {key}, ", wanted.recorded, found.recorded, anew, strict=strict)
 
 
-def missing_platform(key: str, locked: Lock) -> Difference:
+def missing_platform(key: str, locked: Lock, file: str) -> Difference:
     """Return the difference of a platform that a lock has no section for."""
     near = any(each.name == key.partition(":")[0] for each in locked.platforms.values())
-    mend = f"Write the lock with a section for it, too: vllm-ir lock --platform {key}, and those that it has now."
+    if can_be_named(key):
+        sections = {key, *locked.platforms}
+        mend = f"Write the lock with a section for it, too: {write_command(file, sections, None)}."
+    else:
+        mend = f"Write a lock of its own on that machine: vllm-ir lock --lock {key.partition(':')[0]}.lock."
     what = "device architecture" if near else "platform"
     return Difference(what, ", ".join(sorted(locked.platforms)) or "none", key, mend)
 
 
-def _orders(locked: LockedPlatform, found: LockedPlatform, taken: Taken) -> Iterator[Difference]:
+def _orders(locked: LockedPlatform, found: LockedPlatform, taken: Taken, anew: Anew) -> Iterator[Difference]:
     """Yield in what the orders of one platform differ."""
+    asked = "" if found.key == taken.here else f" --platform {found.key}"
     for compiling, mode in MODES.items():
         ours, theirs = locked.orders(compiling=compiling), found.orders(compiling=compiling)
         for op in sorted({*ours, *theirs}):
             what = f"op {op}, {mode}, on {found.key}"
-            mend = f"See who put it there: vllm-ir explain {op} --static{' --compiling' if compiling else ''}; {ANEW}"
+            flags = f"--static{asked}{' --compiling' if compiling else ''}"
+            mend = f"See who put it there: vllm-ir explain {op} {flags}; {anew.offer}"
             if op not in ours or op not in theirs:
                 yield Difference(what, _order(ours, op), _order(theirs, op), mend)
                 continue
@@ -162,12 +184,16 @@ def _why(wanted: tuple[Place, ...], refusals: tuple[str, ...]) -> str:
     return f" ({'; '.join(told)})" if told else ""
 
 
-def _recorded(what: str, locked: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Difference]:
+def _recorded(
+    what: str, locked: Mapping[str, str], found: Mapping[str, str], anew: Anew, *, strict: bool
+) -> Iterator[Difference]:
     """Yield in what facts differ that may; of a platform that was only named they are not known."""
     for name, value in locked.items():
         got = found.get(name)
         if got is not None and got != value:
             mend = "Nothing has to be done: it is recorded, not pinned."
+            if strict:
+                mend = f"It fails under --strict alone: bring back {name} {value}; {anew.offer}"
             yield Difference(f"{what}{name}", value, got, mend, pinned=False)
 
 

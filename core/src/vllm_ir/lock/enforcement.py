@@ -61,7 +61,7 @@ class Enforcement:
         Raises:
             LockMismatch: they are not what was locked, with every difference.
         """
-        differences = compare(self.lock, take([found], self.preferences), enforced=True)
+        differences = compare(self.lock, take([found], self.preferences), enforced=True, file=self.file)
         self._stop(each for each in differences if each.pinned)
         for each in differences:
             logger.info("%s: %s", self.file, each)
@@ -95,7 +95,7 @@ class Enforcement:
         key = "" if platform is None else platform_key(platform)
         locked = self.lock.platforms.get(key)
         if locked is None:
-            self._stop([missing_platform(key, self.lock)])
+            self._stop([missing_platform(key, self.lock, self.file)])
             return {}
         return {
             (op, compiling): tuple(place.provider for place in places)

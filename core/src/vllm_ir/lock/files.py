@@ -2,6 +2,7 @@
 
 The glance opens no file that looks as its installer left it: it is there, has its size, and is not newer than RECORD.
 One that is newer is read, so that an edit is seen without reading everything; one whose time was set back is not.
+Names that RECORD does not have are looked for either way: Python may prefer such a file to the one that was locked.
 """
 
 from __future__ import annotations
@@ -96,12 +97,18 @@ def short(algorithm: str, digest: str) -> str:
 def strangers(root: str, record: Record, package: str) -> Iterator[str]:
     """Yield the name of each file in a package that RECORD does not name, bytecode apart: Python may import it."""
     known = {entry.name for entry in record.entries}
-    found = []
-    for folder, folders, files in os.walk(os.path.join(root, package)):  # noqa: PTH118 - as above
-        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        for name in (*files, *links):
-            path = os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")  # noqa: PTH118
-            if path not in known and not name.endswith((".pyc", ".pyo")):
-                found.append(path)
+    found, waiting = [], [package]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = list(os.scandir(os.path.join(root, *folder.split("/"))))  # noqa: PTH118 - as above
+        except OSError:  # its files are missed one by one
+            continue
+        for entry in entries:
+            name = f"{folder}/{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != "__pycache__":
+                    waiting.append(name)
+            elif name not in known and not name.endswith((".pyc", ".pyo")):
+                found.append(name)
     yield from sorted(found)

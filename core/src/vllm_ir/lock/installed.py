@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from vllm_ir.errors import Difference
 from vllm_ir.lock.files import Depth, check_files, strangers
-from vllm_ir.lock.record import NoRecord, Record, read_record
+from vllm_ir.lock.record import LostRecord, NoRecord, Record, read_record
 from vllm_ir.names import normalise
 from vllm_ir.plugins.walk import Folder, walk
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from vllm_ir.plugins.walk import Metadata
 
 
+FORCED: Final = "pip install --force-reinstall --no-deps"
+"""What installs a distribution that is there already, and leaves alone what it depends on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Inspected:
     """What was seen of one distribution.
@@ -31,11 +36,14 @@ class Inspected:
         digest: of its files, as its RECORD names them; None where there is none.
         reason: why there is none, as the end of a sentence.
         faults: what is not as it was installed.
+        install: where there is no digest, the beginning of a sentence that installs a wheel in its place; the wheel's
+            name and version are its end.
     """
 
     digest: str | None
     reason: str = ""
     faults: tuple[Difference, ...] = ()
+    install: str = ""
 
 
 @dataclass(slots=True)
@@ -56,7 +64,7 @@ class Inspector:
         """Return what is seen of a distribution."""
         found = self.record(record)
         if isinstance(found, NoRecord):
-            return Inspected(None, str(found))
+            return Inspected(None, str(found), install=self._install(record, found))
         faults = [_outside(record, name, fault) for name, fault in found.faults]
         package = package_of(record)
         elsewhere = _elsewhere(package, record.location)
@@ -72,10 +80,9 @@ class Inspector:
         installed = _time_of_record(self._metadata[normalise(record.name)])
         for name, locked, now in check_files(record.location, found, self.depth, installed, self.advance):
             faults.append(Difference(_file(record, name), locked, now, reinstall(record.name, record.version)))
-        if self.depth is Depth.BYTES:
-            for name in strangers(record.location, found, package):
-                now = "a file that no RECORD names"
-                faults.append(Difference(_file(record, name), "nothing", now, f"Remove it: rm '{name}'."))
+        for name in strangers(record.location, found, package):
+            now, mend = "a file that no RECORD names", f"Remove it: rm {_quoted(record, name)}."
+            faults.append(Difference(_file(record, name), "nothing", now, mend))
         return Inspected(found.digest, faults=tuple(faults))
 
     def size(self, record: DistributionRecord) -> int:
@@ -92,6 +99,19 @@ class Inspector:
             except NoRecord as reason:
                 self._records[key] = reason
         return self._records[key]
+
+    def _install(self, record: DistributionRecord, why: NoRecord) -> str:
+        """Return the beginning of the sentence that installs a wheel in place of what has no digest."""
+        metadata = self._metadata.get(normalise(record.name))
+        if metadata is None:
+            return "Install the wheel: pip install"
+        if not isinstance(why, LostRecord):
+            return f"Install the wheel: {FORCED}"
+        names = [package_of(record), *_metadata_folders(metadata)]
+        paths = " ".join(_quoted(record, name) for name in names)
+        return (
+            f"No installer removes it without a RECORD, so install the wheel by: rm -r {paths} && pip install --no-deps"
+        )
 
     def _read(self, key: str, package: str) -> Record:
         """Return the RECORD of a distribution.
@@ -120,7 +140,21 @@ def package_of(record: DistributionRecord) -> str:
 
 def reinstall(name: str, version: str) -> str:
     """Return the sentence that brings a distribution's files back."""
-    return f"Reinstall it: pip install --force-reinstall --no-deps {normalise(name)}=={version}."
+    return f"Reinstall it: {FORCED} {normalise(name)}=={version}."
+
+
+def _quoted(record: DistributionRecord, name: str) -> str:
+    """Return the path of a file or a folder as a shell takes it, always in quotes, since a sentence may end with it."""
+    path = os.path.join(record.location, *name.split("/"))  # noqa: PTH118 - its neighbours take texts, too
+    return shlex.quote(path) if "'" in path else f"'{path}'"
+
+
+def _metadata_folders(metadata: Metadata) -> list[str]:
+    """Return the names of the folders with a distribution's metadata, in the folder that it is installed in."""
+    if isinstance(metadata, Folder):
+        return [metadata.name]
+    found = [Folder(metadata.location, name) for name in sorted(os.listdir(metadata.location))]  # noqa: PTH208
+    return [each.name for each in found if each.name.endswith(".dist-info") and each.key == metadata.key]
 
 
 def _file(record: DistributionRecord, name: str) -> str:

@@ -78,17 +78,22 @@ class NoRecord(Exception):
     """There is no RECORD that a digest can be taken of; the text says why, as the end of a sentence."""
 
 
+class LostRecord(NoRecord):
+    """There is an installation, and no RECORD of it that an installer could remove it by."""
+
+
 def read_record(metadata: Metadata) -> Record:
     """Return the RECORD of a distribution.
 
     Raises:
-        NoRecord: there is none, or it cannot be read.
+        NoRecord: it is installed editable.
+        LostRecord: there is none, or it cannot be read.
     """
     if _is_editable(metadata):
         raise NoRecord("it is installed editable")
     text = _read(metadata, "RECORD")
     if not text.strip():
-        raise NoRecord("its installer left no RECORD")
+        raise LostRecord("its installer left no RECORD")
     return parse_record(text)
 
 
@@ -96,7 +101,7 @@ def parse_record(text: str) -> Record:
     """Return what the text of a RECORD says.
 
     Raises:
-        NoRecord: it is no table of names, hashes and sizes.
+        LostRecord: it is no table of names, hashes and sizes.
     """
     entries: dict[str, Entry] = {}
     faults: dict[str, str] = {}
@@ -111,7 +116,7 @@ def parse_record(text: str) -> Record:
             else:
                 entries[name] = Entry(name, algorithm, digest, size)
     except csv.Error as error:
-        raise NoRecord(f"its RECORD cannot be read ({error})") from error
+        raise LostRecord(f"its RECORD cannot be read ({error})") from error
     found = tuple(sorted(entries.values(), key=lambda entry: entry.name))
     return Record(found, tuple(sorted(faults.items())))
 
@@ -180,7 +185,7 @@ def _read(metadata: Metadata, file: str) -> str:
     """Return the text of one of the metadata's files; empty where it is missing.
 
     Raises:
-        NoRecord: it cannot be read, or is larger than such a file can be.
+        LostRecord: it cannot be read, or is larger than such a file can be.
     """
     try:
         if isinstance(metadata, Folder):
@@ -189,4 +194,4 @@ def _read(metadata: Metadata, file: str) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, ValueError) as error:
-        raise NoRecord(f"its {file} cannot be read ({reason_of(error)})") from error
+        raise LostRecord(f"its {file} cannot be read ({reason_of(error)})") from error

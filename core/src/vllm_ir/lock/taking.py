@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vllm_ir.lock.document import Orders
     from vllm_ir.lock.installed import Inspected
     from vllm_ir.platforms import Platform
+    from vllm_ir.plugins.records import Failure
     from vllm_ir.plugins.static import Survey
     from vllm_ir.preferences import Preferences
     from vllm_ir.verdict import Explanation
@@ -38,6 +39,7 @@ class Taken:
         inspected: what was seen of each distribution's files, by name.
         refused: why a provider does not stand in an order, by platform, mode and op, each as "provider: reason".
         unusable: why a distribution that is installed does not load, by name.
+        here: key of this machine's platform; None where only others were asked about.
         problems: what a run would stop with.
         notes: what files cannot tell.
     """
@@ -45,7 +47,8 @@ class Taken:
     lock: Lock
     inspected: dict[str, Inspected]
     refused: dict[tuple[str, bool, str], tuple[str, ...]]
-    unusable: dict[str, str]
+    unusable: dict[str, Failure]
+    here: str | None
     problems: tuple[ConfigurationError, ...]
     notes: tuple[str, ...]
 
@@ -102,7 +105,8 @@ def take(surveys: Sequence[Survey], preferences: Preferences, inspector: Inspect
         ),
         inspected=inspected,
         refused=refused,
-        unusable={normalise(each.name): each.failure.reason for each in surveys[0].distributions if each.failure},
+        unusable={normalise(each.name): each.failure for each in surveys[0].distributions if each.failure},
+        here=next((platform_key(each.platform) for each in surveys if not each.platform.named), None),
         problems=_once(problems),
         notes=tuple(dict.fromkeys(notes)),
     )
