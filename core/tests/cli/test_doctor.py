@@ -211,6 +211,54 @@ def test_an_allow_list_in_vain_is_a_finding(site: Site) -> None:
     assert "good" in [each["name"] for one in told["distributions"] for each in one["providers"]]
 
 
+def test_what_is_not_as_it_was_installed_is_a_finding(site: Site, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A library that was cut, a package that another folder hides, a RECORD that is a pipe: each with what mends it."""
+    for name in ("cut", "hidden", "piped", "whole"):
+        site.add_provider(name)
+    library = site.folder / "pack_cut" / "kernels.so"
+    library.write_bytes(bytes(5000))
+    names = [f"pack_cut/{name}" for name in ("__init__.py", "hooks.py", "vllm_ir_provider.toml", "kernels.so")]
+    site.record(site.folder / "dist_cut-1.0.dist-info", names)
+    os.truncate(library, 1000)
+    record = site.folder / "dist_piped-1.0.dist-info" / "RECORD"
+    record.unlink()
+    os.mkfifo(record)
+    before = tmp_path_factory.mktemp("before")
+    (before / "pack_hidden").mkdir()
+    (before / "pack_hidden" / "__init__.py").touch()
+    path = f"{before}{os.pathsep}{site.folder}"
+    done = subprocess.run(
+        [sys.executable, "-m", "vllm_ir", "doctor", "--json"], env={**os.environ, "PYTHONPATH": path}, cwd=before,
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    damaged = [each for each in json.loads(done.stdout)["findings"] if each.startswith("distribution dist-")]
+    reinstall = "Reinstall it: pip install --force-reinstall --no-deps dist-cut==1.0."
+    off = "Take that folder off the path (PYTHONPATH, a .pth file, the working folder)."
+    hiding = (before / "pack_hidden").resolve()
+    elsewhere = f"that Python imports it from {hiding}"
+    pipe = "its RECORD cannot be read (it is no plain file), so nobody can tell whether its files are its own."
+    changed = "not as installed: wanted"
+    assert damaged == [
+        f"distribution dist-cut, file pack_cut/kernels.so: {changed} 5000 bytes, found 1000 bytes. {reinstall}",
+        f"distribution dist-hidden, package pack_hidden: {changed} the installed files, found {elsewhere}. {off}",
+        f"distribution dist-piped: {pipe}",
+    ]
+
+
+def test_a_lock_that_nobody_enforces_is_held_against_the_machine(locked: Site) -> None:
+    """In the place where a problem of one in force would stand; it is no finding, and none where all is as locked."""
+    assert json.loads(locked.run_alone("doctor", "--json").stdout)["files"][0]["note"] is None
+    locked.add_provider("more", default=True)
+    (told,) = json.loads(locked.run_alone("doctor", "--json").stdout)["files"]
+    assert told["problem"] is None
+    assert told["note"].startswith("Not in force, and this machine is not what it says. distribution dist-more: ")
+    assert " more: vllm-ir check --fast)" in told["note"]
+    done = locked.run_alone("doctor")
+    assert "(and " in next(line for line in done.stdout.splitlines() if line.startswith("| lock | "))
+    assert "lock" not in done.stdout.partition("## versions")[0]
+
+
 def test_a_pipe_gets_markdown(site: Site) -> None:
     """Headings, lists and tables, every row on one line, and no line that a forum would take for its own."""
     site.add_provider("faraway", platform="npu")

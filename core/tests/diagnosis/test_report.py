@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -125,3 +126,19 @@ def test_what_a_probe_found_is_among_the_findings() -> None:
     with_both = told.with_probes([good, bad])
     assert set(with_both.findings) - set(told.findings) == {"provider b of dist-b: loading: It went."}
     assert [each["outcome"] for each in with_both.describe()["probes"]] == ["runs", "crashed"]
+
+
+def test_a_probe_says_what_is_wrong_with_the_files_that_it_ran() -> None:
+    """A signal alone names no cause; a provider that runs has none to explain."""
+    damage = {"dist-b": ("distribution dist-b, file k.so: not as installed: wanted 5 bytes, found 1 bytes.", "more")}
+    told = replace(report.examine(), damage=damage)
+    results = [
+        ProbeResult(Target("b", "dist_b", "1"), outcome, 1.0, "loading", reason)
+        for outcome, reason in (("crashed", "loading: its process was ended by SIGBUS."), ("runs", None))
+    ]
+    crashed, runs = told.with_probes(results).probes or ()
+    assert crashed.reason == (
+        "loading: its process was ended by SIGBUS. Its files are not what was installed;"
+        " distribution dist-b, file k.so: not as installed: wanted 5 bytes, found 1 bytes."
+    )
+    assert runs.reason is None

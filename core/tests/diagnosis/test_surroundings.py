@@ -1,10 +1,9 @@
-"""What surrounds a process: versions, variables, files and cache folders, and nothing that cannot be read ends it."""
+"""What surrounds a process: versions, files and cache folders, and nothing that cannot be read ends it."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,33 +19,6 @@ def test_versions_come_from_metadata() -> None:
     assert {"vllm-ir", "torch", "python", "system", "pluggy", "pytest"} <= set(found)
     assert found["pytest"] == pytest.__version__
     assert "absent-in-any-case" not in found
-
-
-def test_variables_are_told_with_what_is_wrong_with_them() -> None:
-    """Ours first, with the nearest name for one that nobody knows; then those of others that decide what is found."""
-    given = {"VLLM_IR_STRIKT": "1", "VLLM_IR_STRICT": "maybe", "HOME": "/x", "CUDA_VISIBLE_DEVICES": "0"}
-    told = surroundings.read_variables({**given, "VLLM_BATCH_INVARIANT": "1"}, {"VLLM_IR_STRICT": "No."})
-    assert [(each.name, each.problem) for each in told] == [
-        ("VLLM_BATCH_INVARIANT", None),
-        ("VLLM_IR_STRICT", "No."),
-        ("VLLM_IR_STRIKT", "It means nothing to vllm-ir and is ignored. Did you mean 'VLLM_IR_STRICT'?"),
-        ("CUDA_VISIBLE_DEVICES", None),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("plugins", "installed", "left_out"),
-    [("other", True, True), ("", True, True), ("other,vllm_ir", True, False), ("other", False, False)],
-)
-def test_a_list_of_vllm_that_leaves_our_host_out_is_a_problem(
-    monkeypatch: pytest.MonkeyPatch, plugins: str, installed: bool, left_out: bool
-) -> None:
-    """VLLM goes by the list, and says nothing of what it does not load."""
-    found = [SimpleNamespace(key="vllm-ir-host-vllm")] if installed else []
-    monkeypatch.setattr(surroundings, "walk", lambda: iter(found))
-    (told,) = surroundings.read_variables({"VLLM_PLUGINS": plugins}, {})
-    wanted = "vllm-ir-host-vllm is installed, but vLLM does not load it: the list lacks 'vllm_ir'."
-    assert told.problem == (wanted if left_out else None)
 
 
 def test_a_file_is_told_with_its_digest(tmp_path: Path) -> None:
@@ -66,7 +38,7 @@ def test_a_file_that_is_none_is_told_so(tmp_path: Path) -> None:
     assert surroundings.read_file("lock", tmp_path / "no", "V").problem == (
         "It cannot be read: No such file or directory."
     )
-    assert surroundings.read_file("lock", tmp_path, "V").problem == "It cannot be read: Is a directory."
+    assert surroundings.read_file("lock", tmp_path, "V").problem == "It cannot be read: it is no plain file."
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 40)
     huge = surroundings.read_file("lock", tmp_path / "huge", "V")

@@ -113,8 +113,11 @@ def _sections(told: Report) -> Iterator[pages.Section]:
     )
     yield pages.Section(
         "files in force",
-        ("file", "path", "named by", "permissions", "sha256", "problem"),
-        [(f.role, f.path, f.named_by, f.mode or "-", (f.sha256 or "-")[:16], f.problem or "") for f in told.files],
+        ("file", "path", "named by", "permissions", "sha256", "problem or note"),
+        [
+            (f.role, f.path, f.named_by, f.mode or "-", (f.sha256 or "-")[:16], f.problem or f.note or "")
+            for f in told.files
+        ],
     )
     yield pages.Section(
         "cache folders",

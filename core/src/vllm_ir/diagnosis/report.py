@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir.diagnosis import surroundings
+from vllm_ir.diagnosis import contents, surroundings, variables
 from vllm_ir.environment import Environment
 from vllm_ir.errors import (
     ConfigurationError,
@@ -21,6 +21,7 @@ from vllm_ir.errors import (
     SelectionError,
     UnknownAllowed,
 )
+from vllm_ir.names import normalise
 from vllm_ir.platforms import detect
 from vllm_ir.plugins.admission import in_force
 from vllm_ir.plugins.distributions import scan
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from vllm_ir.diagnosis.results import ProbeResult
-    from vllm_ir.diagnosis.surroundings import File, Folder, Variable
+    from vllm_ir.diagnosis.surroundings import File, Folder
+    from vllm_ir.diagnosis.variables import Variable
     from vllm_ir.plugins.static import Survey
 
 LOCK: Final = "vllm-ir.lock"
@@ -57,6 +59,7 @@ class Report:
         caches: the cache folder and those below it.
         policy: who may be run in a probe.
         problems: what a run would stop with, though everything can be read.
+        damage: what is not as it was installed, by normalised name of a distribution.
         probes: how each provider fared; None where none was run.
     """
 
@@ -67,6 +70,7 @@ class Report:
     caches: tuple[Folder, ...]
     policy: Policy = field(default_factory=Policy)
     problems: tuple[str, ...] = ()
+    damage: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     probes: tuple[ProbeResult, ...] | None = None
 
     @property
@@ -77,6 +81,7 @@ class Report:
         found += [f"{each.role} {each.path}: {each.problem}" for each in self.files if each.problem]
         found += [f"cache {each.path}: {each.problem}" for each in self.caches if each.problem]
         found += [str(each) for each in self.found.conflicts]
+        found += [each for sentences in self.damage.values() for each in sentences]
         failures = [one.failure for one in self.found.distributions]
         failures += [each.failure for each in self.found.providers]
         found += [failure.reason for failure in failures if failure and failure.fault]
@@ -89,8 +94,15 @@ class Report:
         return tuple(dict.fromkeys(found))
 
     def with_probes(self, probes: Sequence[ProbeResult]) -> Report:
-        """Return this report with what came of running the providers."""
-        return replace(self, probes=tuple(probes))
+        """Return this report with what came of running the providers, and what may have been the cause."""
+        return replace(self, probes=tuple(map(self._explain, probes)))
+
+    def _explain(self, probe: ProbeResult) -> ProbeResult:
+        """Return a result whose reason has what is wrong with the files that it ran."""
+        damage = self.damage.get(normalise(probe.target.distribution))
+        if damage is None or probe.reason is None:
+            return probe
+        return replace(probe, reason=f"{probe.reason} Its files are not what was installed; {damage[0]}")
 
     def describe(self) -> dict[str, Any]:
         """Return everything as values that JSON can hold."""
@@ -129,11 +141,12 @@ def examine() -> Report:
     return Report(
         versions=surroundings.read_versions(_libraries(found)),
         found=found,
-        variables=surroundings.read_variables(os.environ, wrong),
-        files=_files(environment, malformed),
+        variables=variables.read_variables(os.environ, wrong),
+        files=_files(environment, malformed, found),
         caches=surroundings.read_caches(environment.cache),
         policy=NOBODY if policy is None else policy,
         problems=_problems(found, Preferences(environment)) if readable else (),
+        damage=contents.find_damage(found),
     )
 
 
@@ -145,22 +158,22 @@ def _problems(found: Survey, preferences: Preferences) -> tuple[str, ...]:
 
 def _read_environment() -> tuple[Environment, dict[str, str]]:
     """Return what the variables say, and why some of them cannot be read; those count as unset."""
-    variables, wrong = dict(os.environ), dict[str, str]()
+    given, wrong = dict(os.environ), dict[str, str]()
     environment: Environment | None = None
     while environment is None:
-        with _noting(wrong, variables):
-            environment = Environment.read(variables)
+        with _noting(wrong, given):
+            environment = Environment.read(given)
     return environment, wrong
 
 
 @contextlib.contextmanager
-def _noting(wrong: dict[str, str], variables: dict[str, str]) -> Iterator[None]:
+def _noting(wrong: dict[str, str], given: dict[str, str]) -> Iterator[None]:
     """Take out a variable that cannot be read, and note why."""
     try:
         yield
     except MalformedVariable as error:
         wrong[error.variable] = str(error)
-        del variables[error.variable]
+        del given[error.variable]
 
 
 def _read_policy(environment: Environment, wrong: dict[str, str], malformed: dict[str, str]) -> Policy | None:
@@ -187,14 +200,14 @@ def _hold_to_lock(environment: Environment, found: Survey, policy: Policy) -> tu
     return admitted, None
 
 
-def _files(environment: Environment, malformed: Mapping[str, str]) -> tuple[File, ...]:
-    """Return the files that decide what runs."""
+def _files(environment: Environment, malformed: Mapping[str, str], found: Survey) -> tuple[File, ...]:
+    """Return the files that decide what runs, and a lock that would if it were named."""
     here = Path.cwd()
     wanted = [
         ("policy", environment.policy, "VLLM_IR_POLICY"),
         ("lock", environment.lock, "VLLM_IR_LOCK"),
     ]
-    found = [
+    files = [
         surroundings.read_file(role, Path(value).expanduser(), variable, malformed.get(str(Path(value).expanduser())))
         for role, value, variable in wanted
         if value is not None
@@ -202,14 +215,15 @@ def _files(environment: Environment, malformed: Mapping[str, str]) -> tuple[File
     try:
         settings = Settings.read()
     except MalformedSettings as error:
-        found.insert(0, surroundings.read_file("settings", Path(error.file), "the working folder", str(error)))
+        files.insert(0, surroundings.read_file("settings", Path(error.file), "the working folder", str(error)))
     else:
         if settings.file is not None:
             problem = malformed.get(str(settings.file))
-            found.insert(0, surroundings.read_file("settings", settings.file, "the working folder", problem))
+            files.insert(0, surroundings.read_file("settings", settings.file, "the working folder", problem))
     if environment.lock is None and (here / LOCK).exists():
-        found.append(surroundings.read_file("lock", here / LOCK, "the working folder; VLLM_IR_LOCK would enforce it"))
-    return tuple(found)
+        lock = surroundings.read_file("lock", here / LOCK, "the working folder; VLLM_IR_LOCK would enforce it")
+        files.append(replace(lock, note=contents.hold_against(here / LOCK, found, Preferences(environment))))
+    return tuple(files)
 
 
 def _libraries(found: Survey) -> list[str]:

@@ -1,4 +1,4 @@
-"""What surrounds a process: versions, variables, files in force and cache folders, from metadata and the file system.
+"""What surrounds a process: versions, files in force and cache folders, from metadata and the file system.
 
 Nothing is imported for it, and nothing that cannot be read ends it: that is what it is there to tell.
 """
@@ -16,63 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir.environment import KNOWN
-from vllm_ir.errors import did_you_mean
 from vllm_ir.platforms.torch_build import find_version_file, read_torch_build
+from vllm_ir.plugins.bounded_file import read_bounded
 from vllm_ir.plugins.walk import normalise, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-OURS: Final = (*KNOWN, "VLLM_BATCH_INVARIANT", "VLLM_LOGGING_LEVEL")
-"""Variables that mean something to the core."""
-
-OTHERS: Final = (
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-    "PROMETHEUS_MULTIPROC_DIR",
-    "PYTHONPATH",
-    "ROCR_VISIBLE_DEVICES",
-    "TORCH_COMPILE_DISABLE",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "VLLM_PLUGINS",
-    "XDG_CACHE_HOME",
-    "ZE_AFFINITY_MASK",
-)
-"""Variables of others that decide what is found or where it runs."""
+    from collections.abc import Iterable, Iterator
 
 LIBRARIES: Final = ("vllm-ir", "pluggy", "packaging", "rich", "transformers", "vllm")
 """Distributions whose versions are told in any case."""
-
-PLUGIN: Final = ("vllm-ir-host-vllm", "vllm_ir")
-"""The distribution that brings providers into vLLM, and the name by which VLLM_PLUGINS knows it."""
 
 LITTLE: Final = 64 * 2**20
 """Free bytes below which a disk counts as full."""
 
 _MANY: Final = 10_000
 _LARGE: Final = 16 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """One environment variable.
-
-    Attributes:
-        name: its name.
-        value: as it is written.
-        problem: why it is not in force; None where it is.
-    """
-
-    name: str
-    value: str
-    problem: str | None = None
-
-    def describe(self) -> dict[str, Any]:
-        """Return the facts as values that JSON can hold."""
-        return {"name": self.name, "value": self.value, "problem": self.problem}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +44,7 @@ class File:
         mode: permissions and owner, as `ls -l` shows them; None where it cannot be read.
         sha256: of its bytes; None where it cannot be read, or is far too large for what it should be.
         problem: why it is not in force; None where it is.
+        note: what is worth knowing of one that is not meant to be in force; None where nothing is.
     """
 
     role: str
@@ -94,6 +53,7 @@ class File:
     mode: str | None = None
     sha256: str | None = None
     problem: str | None = None
+    note: str | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return the facts as values that JSON can hold."""
@@ -104,6 +64,7 @@ class File:
             "mode": self.mode,
             "sha256": self.sha256,
             "problem": self.problem,
+            "note": self.note,
         }
 
 
@@ -161,36 +122,6 @@ def read_versions(libraries: Iterable[str] = ()) -> dict[str, str]:
     }
 
 
-def read_variables(variables: Mapping[str, str], problems: Mapping[str, str]) -> tuple[Variable, ...]:
-    """Return every variable that is set and matters, ours first.
-
-    Args:
-        variables: names and values.
-        problems: why one of ours cannot be read, by name.
-    """
-    names = [name for name in sorted(variables) if name in OURS or name.startswith("VLLM_IR_")]
-    names += [name for name in OTHERS if name in variables]
-    return tuple(
-        Variable(name, variables[name], problems.get(name) or _unknown(name) or _left_out(name, variables[name]))
-        for name in names
-    )
-
-
-def _left_out(name: str, value: str) -> str | None:
-    """Return that a list of vLLM's plugins leaves ours out, although it is installed, or None."""
-    distribution, plugin = PLUGIN
-    if name != "VLLM_PLUGINS" or plugin in value.split(",") or all(each.key != distribution for each in walk()):
-        return None
-    return f"{distribution} is installed, but vLLM does not load it: the list lacks {plugin!r}."
-
-
-def _unknown(name: str) -> str | None:
-    """Return that a variable means nothing, with the nearest that does, or None."""
-    if name in OURS or not name.startswith("VLLM_IR_"):
-        return None
-    return f"It means nothing to vllm-ir and is ignored.{did_you_mean(name, KNOWN)}"
-
-
 def read_file(role: str, path: Path, named_by: str, problem: str | None = None) -> File:
     """Return the facts of a file that is meant to be in force.
 
@@ -203,7 +134,7 @@ def read_file(role: str, path: Path, named_by: str, problem: str | None = None) 
     try:
         facts = path.stat()
         large = facts.st_size > _LARGE
-        digest = None if large else hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = None if large else hashlib.sha256(read_bounded(str(path), _LARGE)).hexdigest()
     except OSError as error:
         return File(role, str(path), named_by, problem=problem or f"It cannot be read: {error.strerror}.")
     return File(role, str(path), named_by, _mode(facts), digest, problem)
