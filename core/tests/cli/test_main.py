@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -13,6 +15,8 @@ from vllm_ir.cli.main import VERBS, main
 from vllm_ir.errors import ProviderError, UnknownOp
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from core.tests.cli.conftest import Site
 
 
@@ -85,6 +89,52 @@ def test_an_error_that_is_not_ours_keeps_its_traceback(monkeypatch: pytest.Monke
     monkeypatch.setattr(entrance, "_run", fail)
     with pytest.raises(ZeroDivisionError):
         main(["list"])
+
+
+SAID = "import sys\ndef main(arguments):\n    print('x' * int(arguments[0]))\n    return 0\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("list > /dev/full", "The answer is lost: stdout cannot be written (No space left on device). Send it "),
+        ("say 100000 > /dev/full", "The answer is lost: stdout cannot be written (No space left on device). Send it "),
+        ("doctor >&-", "The answer is lost: stdout cannot be written (it is closed). Send it "),
+        ("doctor --json 2>&-", ""),
+        ("doctor", "The working folder of this process cannot be found (No such file or directory), and "),
+        ("list --json", "The working folder of this process cannot be found (No such file or directory), and "),
+    ],
+)
+def test_where_nothing_can_be_said_it_is_said_why(site: Site, tmp_path: Path, line: str, sentence: str) -> None:
+    """A full disk, a closed stdout or a folder that has gone is one sentence and exit 2, and no traceback."""
+    site.add_verb("say", "dist-say", SAID)
+    gone = f"mkdir {tmp_path}/gone && cd {tmp_path}/gone && rmdir {tmp_path}/gone && " if "folder" in sentence else ""
+    command = f"{gone}PYTHONPATH={site.folder} {sys.executable} -m vllm_ir {line}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    if not sentence:
+        assert done.stdout.startswith("{")
+        return
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"vllm-ir: {sentence}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_any_text_can_be_said(site: Site, encoding: str) -> None:
+    """Bytes in a variable that are no text, where the locale knows ASCII alone too: shown, and JSON stays JSON."""
+    for arguments in (["doctor"], ["doctor", "--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "vllm_ir", *arguments], cwd=site.folder, capture_output=True, check=False,
+            env={
+                **{name.encode(): value.encode() for name, value in os.environ.items()},
+                b"PYTHONIOENCODING": encoding.encode(), b"VLLM_IR_LOCK": "/absent/\u00e9".encode() + b"\xff\xfe",
+            },
+        )  # fmt: skip
+        assert b"Traceback" not in done.stderr
+        assert done.returncode == 1
+        assert b"/absent/" in done.stdout
+    (lock,) = json.loads(done.stdout.decode(encoding))["files"]
+    assert lock["path"] == "/absent/\u00e9\udcff\udcfe"
 
 
 def test_a_reader_that_leaves_ends_it_quietly(site: Site) -> None:

@@ -11,9 +11,9 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from vllm_ir.cli import commands
+from vllm_ir.cli import commands, output
 from vllm_ir.cli.output import complain
-from vllm_ir.errors import ConfigurationError, IrError, UnknownVerb
+from vllm_ir.errors import ConfigurationError, IrError, NoWorkingFolder, UnknownVerb, UnwritableOutput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,15 +41,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line without the program's name; that of the process when None.
     """
     try:
+        output.settle_streams()
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except KeyboardInterrupt:
         complain("interrupted.")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has gone (`| head`); without this Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        output.discard_rest()  # the reader has gone (`| head`)
         return BROKEN_PIPE
+    except OSError as error:
+        if not output.is_lost(error):
+            raise
+        output.discard_rest()
+        complain(str(UnwritableOutput(reason=error.strerror or str(error))))
+        return 2
     except IrError as error:
         complain(str(error))
         return 2 if isinstance(error, ConfigurationError) else 1
@@ -66,6 +72,10 @@ def _run(arguments: list[str]) -> int:
 
         print(f"vllm-ir {version('vllm-ir')}")
         return 0
+    try:
+        os.getcwd()  # noqa: PTH109 - whether there is one is all that is asked
+    except OSError as error:
+        raise NoWorkingFolder(reason=error.strerror or str(error)) from error
     verb, *rest = arguments
     if verb in VERBS:
         code: int = import_module(VERBS[verb][0]).run(rest)

@@ -10,7 +10,10 @@ import json
 import os
 import sys
 import textwrap
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Final
+
+from vllm_ir.errors import UnwritableOutput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,9 +44,46 @@ _ENOUGH: Final = (16, 32)
 """Columns that a folding cell needs at least, and the longest word that it must hold whole."""
 
 
+def settle_streams() -> None:
+    """Make stdout take any text, and stderr be there; called once a process, before anything is said.
+
+    Raises:
+        UnwritableOutput: stdout is closed.
+    """
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - open as long as the process is
+    if sys.stdout is None:
+        raise UnwritableOutput(reason="it is closed")
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A locale that lacks a character, or bytes in a variable that are no text, must not end an answer.
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def is_lost(error: OSError) -> bool:
+    """Tell whether an error is that stdout takes nothing more; one of a file that a verb writes is not."""
+    if error.filename is not None:
+        return False
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def discard_rest() -> None:
+    """Send what is still to be written to stdout nowhere, so that Python does not complain of it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def emit_json(content: Mapping[str, object]) -> None:
     """Print an object with its version, keys in the order given."""
-    print(json.dumps({"version": VERSION, **content}, indent=2, ensure_ascii=False))
+    whole = {"version": VERSION, **content}
+    text = json.dumps(whole, indent=2, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(whole, indent=2)
+    print(text)
 
 
 def complain(text: str) -> None:

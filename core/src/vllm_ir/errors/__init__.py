@@ -11,7 +11,7 @@ IrError
 │                                    UnknownPlatform;
 │                                    on the command line UnknownVerb, DuplicateVerb, DeniedVerb, UnknownName,
 │                                    MalformedArguments, UnknownArgument, MissingArgument, LoadingStopped;
-│                                    NotDistributed, PrometheusMissing;
+│                                    NotDistributed, PrometheusMissing, NoWorkingFolder, UnwritableOutput;
 │                                    LockUnreadable, LockUnwritable, MalformedLock, Unlockable;
 │                                    DistributionConflict is the root of what two distributions claim
 ├── SelectionError (RuntimeError)    nothing may run: NoImplementation, RefusedArguments, PredicateFailed; or not the
@@ -91,7 +91,13 @@ from vllm_ir.errors.declaration import (
     UnknownActivation,
     UnregisteredOp,
 )
-from vllm_ir.errors.diagnosis import NotDistributed, PrometheusMissing, SelectionsDiffer
+from vllm_ir.errors.diagnosis import (
+    NotDistributed,
+    NoWorkingFolder,
+    PrometheusMissing,
+    SelectionsDiffer,
+    UnwritableOutput,
+)
 from vllm_ir.errors.hooks import (
     BadDeclaration,
     BadHookResult,
@@ -211,6 +217,7 @@ __all__ = [
     "MisspeltHook",
     "NoGraph",
     "NoImplementation",
+    "NoWorkingFolder",
     "NotDistributed",
     "NotLocked",
     "PredicateFailed",
@@ -242,6 +249,7 @@ __all__ = [
     "UnregisteredOp",
     "UntraceableImplementation",
     "UnusableProvider",
+    "UnwritableOutput",
     "UsedAfterDonation",
     "WarmUpFailed",
     "WrongArgument",

@@ -41,6 +41,30 @@ class NotDistributed(ConfigurationError):
         )
 
 
+class NoWorkingFolder(ConfigurationError):
+    """A process in a folder that is not there any more, so that nobody knows whether it has settings."""
+
+    def __init__(self, *, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"The working folder of this process cannot be found ({reason}), and settings are read from it."
+            " Go to a folder that is there: cd.",
+            reason=reason,
+        )
+
+
+class UnwritableOutput(ConfigurationError):
+    """An answer that nobody can be given."""
+
+    def __init__(self, *, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"The answer is lost: stdout cannot be written ({reason}). Send it to a terminal, a pipe, or a file on a"
+            " disk with room.",
+            reason=reason,
+        )
+
+
 class PrometheusMissing(ConfigurationError):
     """Counts that are to be exported where the library that does so is not installed."""
 
