@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir import dispatch, orders
@@ -50,7 +51,18 @@ class Selection:
         others = [
             (provider, orders.refuse(impl, policy)) for provider, impl in op.impls.items() if provider not in named
         ]
-        return dispatch.explain(op.name, candidates, others, args, compiling=compiling, strict=policy.strict)
+        told = dispatch.explain(op.name, candidates, others, args, compiling=compiling, strict=policy.strict)
+        pins = self._runtime.landscape.pins
+        difference = orders.unpinned(op, candidates, self._runtime.landscape, compiling=compiling)
+        if pins is None or difference is None:
+            return told
+        # Nobody runs from an order that is not the locked one: the call raises, so nobody is accepted here.
+        reason = f"VLLM_IR_LOCK={pins.file} locks {difference.locked}, and this order is another: a call stops"
+        stopped = (
+            replace(each, accepted=False, selected=False, reason=reason) if each.accepted else each
+            for each in told.verdicts
+        )
+        return replace(told, verdicts=tuple(stopped))
 
     def priority(self, op: IrOp) -> list[str]:
         """Return the providers that may be reached in the current context."""
@@ -62,6 +74,7 @@ class Selection:
         self._runtime.check_names()
         candidates = self._runtime.candidates(op, self._runtime.current_wishes(op))
         self._runtime.check(op, candidates)
+        orders.check_pinned(op, candidates, self._runtime.landscape)
         return candidates
 
     def set_default(self, op: IrOp, providers: str | Sequence[str]) -> None:

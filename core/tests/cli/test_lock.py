@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from core.tests.cli.conftest import Site
 
+ELSEWHERE = ",".join(each.name for each in scan() if each.name != "vllm-ir" and each.providers)
 VERBS = [
     ["lock"],
     ["lock", "--platform", "cuda:9.0", "--platform", "rocm:gfx942", "--platform", "cpu", "--lock", "three.lock"],
@@ -90,7 +91,7 @@ def test_what_has_no_digest_is_refused(locked: Site) -> None:
     before = (locked.folder / "vllm-ir.lock").read_bytes()
     done = locked.run_alone("lock")
     assert done.returncode == 2
-    assert "No digest can be taken of dist-fast: its installer left no RECORD. Install the wheel, or" in done.stderr
+    assert "No digest can be taken of dist-fast: its installer left no RECORD. No installer removes" in done.stderr
     assert (locked.folder / "vllm-ir.lock").read_bytes() == before
     assert locked.run_alone("lock", "--allow-editable").returncode == 0
     told = tomllib.loads((locked.folder / "vllm-ir.lock").read_text(encoding="utf-8"))
@@ -133,3 +134,50 @@ def test_a_bar_shows_how_far_reading_has_come(
     locking.inspect(None, Depth.GLANCE)
     assert capsys.readouterr() == ("", "")
     facts.preferences.cache_clear()
+
+
+def test_sections_that_are_dropped_are_named_with_what_keeps_them(locked: Site) -> None:
+    """A lock for a fleet that one machine writes anew would hold the others no more."""
+    before, kept, again, told = locked.run_each(
+        [
+            ["lock", "--lock", "a b.lock", "--platform", "cpu", "--platform", "cuda:9.0"],
+            ["lock", "--lock", "a b.lock", "--platform", "cuda:9.0", "--platform", "cpu"],
+            ["lock", "--lock", "a b.lock"],
+            ["lock", "--lock", "vllm-ir.lock", "--platform", "xpu", "--json"],
+        ],
+        VLLM_IR_PROVIDERS_DISABLED=ELSEWHERE,
+    )
+    assert [each.returncode for each in (before, kept, again, told)] == [0] * 4, told.stderr
+    assert "has lost" not in before.stderr + kept.stderr
+    assert (
+        "vllm-ir: a b.lock has lost the section for cuda:9.0, which this command did not name. To have all of them:"
+        " vllm-ir lock --lock 'a b.lock' --platform cpu --platform cuda:9.0.\n"
+    ) in again.stderr
+    assert json.loads(told.stdout)["dropped"] == ["cpu"]
+
+
+def test_a_lock_without_a_name_is_a_mistake(locked: Site) -> None:
+    """A variable of a script that is unset must not mean the lock of the working folder."""
+    for done in locked.run_each(
+        [["lock", "--lock", ""], ["check", "--lock", ""], ["export", "requirements", "--lock", " "]]
+    ):
+        assert done.returncode == 2
+        assert "argument --lock: '" in done.stderr
+        assert "names no file; leave --lock out where the default is meant" in done.stderr
+
+
+def test_the_wheels_of_what_has_no_digest_are_one_command(locked: Site) -> None:
+    """Editable installations as one, and one without RECORD by the folders that pip cannot remove."""
+    locked.add_provider("more")
+    locked.add_provider("other")
+    for name in ("fast", "more"):
+        folder = locked.folder / f"dist_{name}-1.0.dist-info"
+        (folder / "direct_url.json").write_text('{"dir_info": {"editable": true}}', encoding="utf-8")
+    (locked.folder / "dist_other-1.0.dist-info" / "RECORD").unlink()
+    done = locked.run_alone("lock")
+    assert done.returncode == 2
+    assert (
+        "the wheel: pip install --force-reinstall --no-deps dist-fast==1.0 dist-more==1.0. No installer" in done.stderr
+    )
+    folders = f"'{locked.folder}/pack_other' '{locked.folder}/dist_other-1.0.dist-info'"
+    assert f": rm -r {folders} && pip install --no-deps dist-other==1.0. Or lock without" in done.stderr

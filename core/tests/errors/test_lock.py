@@ -37,6 +37,24 @@ CASES = [
         ),
     ),
     (
+        LockUnreadable(file="a.lock", reason="it is a folder", fix="Name another file."),
+        "a.lock cannot be read: it is a folder. Name another file.",
+    ),
+    (
+        LockUnwritable(file="a/b.lock", reason="no such file or directory", fix="Make the folder 'a'"),
+        (
+            "a/b.lock was not written: no such file or directory. What was there before is unchanged."
+            " Make the folder 'a', or name another file: --lock FILE."
+        ),
+    ),
+    (
+        NotLocked(distribution="a", file="my a.lock"),
+        (
+            "Distribution a is not in VLLM_IR_LOCK=my a.lock, so it is not loaded."
+            " To use it, write the lock anew with `vllm-ir lock --lock 'my a.lock'`."
+        ),
+    ),
+    (
         LockUnwritable(file="a.lock", reason="no space left on device"),
         (
             "a.lock was not written: no space left on device. What was there before is unchanged."
@@ -47,21 +65,25 @@ CASES = [
         MalformedLock(file="a.lock", key="core.version", got="int 7", wanted="a version"),
         (
             "a.lock: core.version is int 7, wanted a version. A lock is not written by hand; take it from version"
-            " control, or write it anew with `vllm-ir lock`."
+            " control, or remove it and write it anew with `vllm-ir lock --lock a.lock`."
         ),
     ),
     (
-        Unlockable(distributions=[("a", "it is installed editable"), ("b", "its installer left no RECORD")]),
+        Unlockable(
+            distributions=[("a", "it is installed editable"), ("b", "its installer left no RECORD")],
+            fixes=["Install the wheel: pip install a==1", "So install it by: rm b && pip install b==1"],
+        ),
         (
-            "No digest can be taken of a: it is installed editable; b: its installer left no RECORD. Install the wheel,"
-            " or lock without a digest by --allow-editable; VLLM_IR_LOCK never accepts such a lock."
+            "No digest can be taken of a: it is installed editable; b: its installer left no RECORD. Install the wheel:"
+            " pip install a==1. So install it by: rm b && pip install b==1. Or lock without a digest by"
+            " --allow-editable; VLLM_IR_LOCK never accepts such a lock."
         ),
     ),
     (
-        NotLocked(distribution="a", file="a.lock"),
+        NotLocked(distribution="a", file="a.lock", command="vllm-ir lock --lock a.lock --platform cpu"),
         (
             "Distribution a is not in VLLM_IR_LOCK=a.lock, so it is not loaded."
-            " To use it, write the lock anew with `vllm-ir lock --lock a.lock`."
+            " To use it, write the lock anew with `vllm-ir lock --lock a.lock --platform cpu`."
         ),
     ),
 ]
@@ -105,6 +127,13 @@ def test_a_changed_order_names_both(locked: list[str], found: list[str]) -> None
     words = [", ".join(names) or "nothing that may run" for names in (locked, found)]
     said = str(changed_order("rms_norm", "eager", locked, found))
     assert said == (
-        f"op rms_norm, eager: locked {words[0]}, found {words[1]}. See who put it there: vllm-ir explain rms_norm."
-        " Neither a program nor a flag may change what is locked."
+        f"op rms_norm, eager: locked {words[0]}, found {words[1]}. See who put it there: vllm_ir.explain('rms_norm') in"
+        " the process, or vllm-ir explain rms_norm --static. Neither a program nor a flag may change what is locked."
     )
+
+
+def test_a_changed_order_of_graphs_is_asked_about_as_such() -> None:
+    """The commands carry the mode."""
+    said = str(changed_order("rms_norm", "compiling", ["native"], ["fast", "native"]))
+    assert "vllm_ir.explain('rms_norm', compiling=True) in the process" in said
+    assert "vllm-ir explain rms_norm --static --compiling. Neither" in said

@@ -172,6 +172,22 @@ def test_a_program_may_not_change_what_is_locked(house: House, file: Path, start
             run_op()
         with op.set_priority(["fast"]):
             assert run_op() == 2.0
+        args = (torch.ones(2, 8), torch.ones(8), 0.0)
+        assert (op.dispatch(*args).provider, op.explain(*args).selected) == ("fast", "fast")
+        op.set_default(["native"])
+        with pytest.raises(LockMismatch, match="op rms_norm, eager: locked fast, native, found native"):
+            op.dispatch(*args)
+        told = op.explain(*args)
+        assert (told.selected, [each.accepted for each in told.verdicts]) == (None, [False] * len(told.verdicts))
+        assert (
+            told.verdicts[0].reason
+            == f"VLLM_IR_LOCK={file} locks fast, native, and this order is another: a call stops"
+        )
+        assert op.explain(*args, compiling=True).selected == "native"
+        op.set_default(["fast"])
+        assert (run_op(), op.dispatch(*args).provider, op.explain(*args).selected) == (2.0, "fast", "fast")
+        assert op.explain(*args, compiling=True).selected is None
+        op.set_default([])
         assert Plan.take() is not None
         with pytest.raises(LockMismatch, match="op rms_norm, compiling: locked native, found fast, native"):
             Plan.take(extra={"rms_norm": Wish(Layer.SET_PRIORITY, ("fast",))})

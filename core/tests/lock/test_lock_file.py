@@ -7,16 +7,13 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from vllm_ir.errors import LockUnreadable, LockUnwritable, MalformedLock
 from vllm_ir.lock.document import Lock, LockedDistribution, LockedPlatform, Place
 from vllm_ir.lock.lock_file import LIMIT, read_lock, to_text, write_lock
 from vllm_ir.lock.reading import parse_lock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DIGEST = f"sha256:{'ab' * 32}"
 NATIVE = (Place("native", "built-in"),)
@@ -208,10 +205,12 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     """A missing file, a folder, a pipe, and one that is too large, none of which takes time or memory."""
     with pytest.raises(LockUnreadable, match=r"cannot be read: no such file or directory\. Write it with"):
         read_lock(tmp_path / "gone.lock")
-    with pytest.raises(LockUnreadable, match="cannot be read"):
+    with pytest.raises(LockUnreadable, match=r"cannot be read: it is a folder\. Name another file, or remove '.*' and"):
         read_lock(tmp_path)
+    with pytest.raises(LockUnreadable, match=r"^/dev/null cannot be read: it is a device\. Name another file\.$"):
+        read_lock(Path("/dev/null"))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(LockUnreadable, match="cannot be read: it is no plain file"):
+    with pytest.raises(LockUnreadable, match="cannot be read: it is a pipe"):
         read_lock(tmp_path / "pipe")
     with (tmp_path / "huge").open("wb") as stream:
         stream.truncate(LIMIT * 1000)
@@ -230,3 +229,17 @@ def test_a_name_with_a_nul_is_not_written(tmp_path: Path) -> None:
 def test_parsing_needs_no_file() -> None:
     """The name is for errors."""
     assert parse_lock(to_text(LOCK).encode(), "somewhere") == LOCK
+
+
+def test_what_is_in_the_way_of_a_lock_is_named(tmp_path: Path) -> None:
+    """Making room would not help there."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "notes.txt").write_text("notes", encoding="utf-8")
+    for name, reason in {"pipe": "it is a pipe", "folder": "it is a folder", "notes.txt": "that is no lock"}.items():
+        with pytest.raises(LockUnwritable) as caught:
+            write_lock(LOCK, tmp_path / name)
+        assert reason in caught.value.reason
+        assert f" Remove {tmp_path / name} if nothing needs it, or name another file" in str(caught.value)
+    with pytest.raises(LockUnwritable, match=f"Make the folder '{tmp_path / 'none'}', or name another file"):
+        write_lock(LOCK, tmp_path / "none" / "a.lock")

@@ -40,7 +40,9 @@ def test_a_right_one_is_read() -> None:
     [
         ("lock-version = 1\n", "", "lock-version is missing, wanted a value for 'lock-version'"),
         ("lock-version = 1", "lock-version = 2", "lock-version is 2, wanted 1; a newer vllm-ir may read it"),
-        ("lock-version = 1", "lock-version = true", "lock-version is True, wanted 1"),
+        ("lock-version = 1", "lock-version = true", "lock-version is True, wanted the number 1"),
+        ("lock-version = 1", "lock-version = '1'", "lock-version is text '1', wanted the number 1, without quotes."),
+        ("lock-version = 1", "lock-version = 0", "lock-version is 0, wanted the number 1"),
         ("lock-version = 1", "lock-version = 1\nnew = 1", "new is an unknown key, wanted one of 'lock-version'"),
         ("[core]", "[cor]", "cor is an unknown key, wanted one of"),
         ('"0.1.0"', "7", "core.version is int 7, wanted a version"),

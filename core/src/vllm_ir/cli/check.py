@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vllm_ir.cli import output
-from vllm_ir.cli.locking import asked_file, inspect, is_absent
+from vllm_ir.cli.locking import asked_file, inspect, is_absent, read_name
 from vllm_ir.errors import Difference
 from vllm_ir.lock.comparing import compare
 from vllm_ir.lock.document import FILE
@@ -30,7 +30,9 @@ def run(arguments: list[str]) -> int:
         prog="vllm-ir check",
         description="Hold this machine against a lock; each difference is a line: what, locked, found, how to mend.",
     )
-    parser.add_argument("--lock", metavar="FILE", help=f"the lock; default: that of VLLM_IR_LOCK, else {FILE}")
+    parser.add_argument(
+        "--lock", metavar="FILE", type=read_name, help=f"the lock; default: that of VLLM_IR_LOCK, else {FILE}"
+    )
     parser.add_argument(
         "--platform",
         metavar="NAME",

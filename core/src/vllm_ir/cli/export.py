@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vllm_ir.cli import output
 from vllm_ir.cli.facts import survey_here
-from vllm_ir.cli.locking import asked_file, is_absent
+from vllm_ir.cli.locking import asked_file, is_absent, read_name
 from vllm_ir.lock.document import FILE
 from vllm_ir.lock.lock_file import read_lock
 from vllm_ir.names import normalise
@@ -26,6 +26,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--lock",
         metavar="FILE",
+        type=read_name,
         help=f"the lock; default: that of VLLM_IR_LOCK, else {FILE}, else what is installed",
     )
     parser.add_argument("--json", action="store_true", help="print an object for programs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import sys
@@ -26,7 +27,18 @@ LONG: Final = 10 << 20
 
 def asked_file(named: str | None) -> str:
     """Return the lock that is meant: one that is named, else that of VLLM_IR_LOCK, else that of the working folder."""
-    return named or facts.preferences().environment.lock or FILE
+    return facts.preferences().environment.lock or FILE if named is None else named
+
+
+def read_name(text: str) -> str:
+    """Return the name of a lock as it was typed.
+
+    Raises:
+        ArgumentTypeError: it is empty, which would mean another file than the one that was meant.
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} names no file; leave --lock out where the default is meant")
+    return text
 
 
 def is_absent(named: str | None) -> bool:

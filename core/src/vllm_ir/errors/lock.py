@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -43,11 +44,14 @@ def changed_order(op: str, mode: str, locked: Sequence[str], found: Sequence[str
         locked: provider names.
         found: provider names.
     """
+    compiling = mode == "compiling"
+    asked, flags = ", compiling=True" * compiling, f" --static{' --compiling' * compiling}"
     return Difference(
         f"op {op}, {mode}",
         ", ".join(locked) or "nothing that may run",
         ", ".join(found) or "nothing that may run",
-        f"See who put it there: vllm-ir explain {op}. Neither a program nor a flag may change what is locked.",
+        f"See who put it there: vllm_ir.explain({op!r}{asked}) in the process, or vllm-ir explain {op}{flags}."
+        " Neither a program nor a flag may change what is locked.",
     )
 
 
@@ -61,34 +65,32 @@ class LockMismatch(SelectionError):
         super().__init__(
             f"This process is not what VLLM_IR_LOCK={file} locks, so no op runs:"
             f" {count} {'difference' if count == 1 else 'differences'}. {told}"
-            f" `vllm-ir check --lock {file}` tells more.",
+            f" `vllm-ir check --lock {shlex.quote(file)}` tells more.",
             file=file,
             differences=tuple(differences),
         )
 
 
 class LockUnreadable(ConfigurationError):
-    """A lock file that is missing, too large, or no file."""
+    """A lock file that is missing, too large, or no file; what to do is told where writing it would not help."""
 
-    def __init__(self, *, file: str, reason: str) -> None:
-        self.file, self.reason = file, reason
-        super().__init__(
-            f"{file} cannot be read: {reason}. Write it with `vllm-ir lock --lock {file}`, or name another file.",
-            file=file,
-            reason=reason,
-        )
+    def __init__(self, *, file: str, reason: str, fix: str | None = None) -> None:
+        self.file, self.reason, self.fix = file, reason, fix
+        told = fix or f"Write it with `vllm-ir lock --lock {shlex.quote(file)}`, or name another file."
+        super().__init__(f"{file} cannot be read: {reason}. {told}", file=file, reason=reason, fix=fix)
 
 
 class LockUnwritable(ConfigurationError):
     """A lock that could not be written; what was there before is there still."""
 
-    def __init__(self, *, file: str, reason: str) -> None:
-        self.file, self.reason = file, reason
+    def __init__(self, *, file: str, reason: str, fix: str = "Make room there") -> None:
+        self.file, self.reason, self.fix = file, reason, fix
         super().__init__(
             f"{file} was not written: {reason}. What was there before is unchanged."
-            " Make room there, or name another file: --lock FILE.",
+            f" {fix}, or name another file: --lock FILE.",
             file=file,
             reason=reason,
+            fix=fix,
         )
 
 
@@ -99,7 +101,8 @@ class MalformedLock(ConfigurationError):
         self.file, self.key, self.got, self.wanted = file, key, got, wanted
         super().__init__(
             f"{file}: {key or 'the file'} is {got}, wanted {wanted}."
-            " A lock is not written by hand; take it from version control, or write it anew with `vllm-ir lock`.",
+            " A lock is not written by hand; take it from version control, or remove it and write it anew with"
+            f" `vllm-ir lock --lock {shlex.quote(file)}`.",
             file=file,
             key=key,
             got=got,
@@ -108,15 +111,21 @@ class MalformedLock(ConfigurationError):
 
 
 class Unlockable(ConfigurationError):
-    """Distributions of which no digest can be taken, so that a lock would not hold them."""
+    """Distributions of which no digest can be taken, so that a lock would not hold them.
 
-    def __init__(self, *, distributions: Sequence[tuple[str, str]]) -> None:
-        self.distributions = tuple(distributions)
+    Args:
+        distributions: name and reason of each.
+        fixes: sentences that install their wheels, without the dot.
+    """
+
+    def __init__(self, *, distributions: Sequence[tuple[str, str]], fixes: Sequence[str]) -> None:
+        self.distributions, self.fixes = tuple(distributions), tuple(fixes)
         told = "; ".join(f"{name}: {reason}" for name, reason in distributions)
         super().__init__(
-            f"No digest can be taken of {told}. Install the wheel, or lock without a digest by --allow-editable;"
+            f"No digest can be taken of {told}. {'. '.join(fixes)}. Or lock without a digest by --allow-editable;"
             " VLLM_IR_LOCK never accepts such a lock.",
             distributions=tuple(distributions),
+            fixes=tuple(fixes),
         )
 
 
@@ -126,11 +135,13 @@ class NotLocked(ProviderError):
     kind: ClassVar[str] = "not in the lock"
     fault: ClassVar[bool] = False
 
-    def __init__(self, *, distribution: str, file: str) -> None:
-        self.distribution, self.file = distribution, file
+    def __init__(self, *, distribution: str, file: str, command: str | None = None) -> None:
+        self.distribution, self.file, self.command = distribution, file, command
+        told = command or f"vllm-ir lock --lock {shlex.quote(file)}"
         super().__init__(
             f"Distribution {distribution} is not in VLLM_IR_LOCK={file}, so it is not loaded."
-            f" To use it, write the lock anew with `vllm-ir lock --lock {file}`.",
+            f" To use it, write the lock anew with `{told}`.",
             distribution=distribution,
             file=file,
+            command=command,
         )

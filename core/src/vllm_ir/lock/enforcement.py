@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from vllm_ir import orders
 from vllm_ir.errors import Difference, LockMismatch, NotLocked
 from vllm_ir.landscape import Pins
+from vllm_ir.lock.anew import write_command
 from vllm_ir.lock.comparing import compare, missing_platform
 from vllm_ir.lock.document import MODES
 from vllm_ir.lock.lock_file import read_lock
@@ -50,7 +51,10 @@ class Enforcement:
         """Return why a distribution is not loaded, or None where it is in the lock; of the core `verify` says it."""
         if normalise(distribution) in (*self.lock.distributions, CORE):
             return None
-        return NotLocked(distribution=distribution, file=self.file)
+        # A process runs on a machine that the lock has a section for, so one that is alone needs no name.
+        here = next(iter(self.lock.platforms)) if len(self.lock.platforms) == 1 else None
+        command = write_command(self.file, self.lock.platforms, here)
+        return NotLocked(distribution=distribution, file=self.file, command=command)
 
     def verify(self, found: Survey) -> None:
         """Hold what files tell against the lock; nothing has been imported yet.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shlex
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +16,7 @@ from vllm_ir.lock.reading import parse_lock
 from vllm_ir.plugins.bounded_file import read_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from vllm_ir.lock.document import Lock, LockedDistribution, LockedPlatform, Orders
 
@@ -26,6 +29,15 @@ _HEADER: Final = """\
 
 """
 _MARK: Final = "lock-version"
+_READABLE: Final = "Make it one that this user can read, or name another file."
+_REMOVE: Final = "Remove {!s} if nothing needs it"
+_KINDS: Final[Mapping[str, Callable[[int], bool]]] = {
+    "a folder": stat.S_ISDIR,
+    "a pipe": stat.S_ISFIFO,
+    "a socket": stat.S_ISSOCK,
+    "a device": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
+}
+"""What is no plain file, in words, and how its mode tells."""
 
 
 def read_lock(file: Path) -> Lock:
@@ -37,8 +49,12 @@ def read_lock(file: Path) -> Lock:
     """
     try:
         content = read_bounded(str(file), LIMIT)
-    except (OSError, ValueError) as error:
+    except FileNotFoundError as error:
         raise LockUnreadable(file=str(file), reason=reason_of(error)) from error
+    except (OSError, ValueError) as error:
+        kind = _kind(str(file))
+        fix = _READABLE if kind is None else f"Name another file{_or_remove(file, kind)}."
+        raise LockUnreadable(file=str(file), reason=kind or reason_of(error), fix=fix) from error
     return parse_lock(content, str(file))
 
 
@@ -49,15 +65,37 @@ def write_lock(lock: Lock, file: Path) -> bool:
         LockUnwritable: it cannot be written, or a file that is no lock is in its place.
     """
     content = to_text(lock).encode()
+    target = file
     try:
         target = Path(os.path.realpath(file))  # a link stays one
         before = _present(target)
         if before == content:
             return False
         _replace(target, content)
+    except FileExistsError as error:
+        raise LockUnwritable(file=str(file), reason=reason_of(error), fix=_REMOVE.format(target)) from error
+    except FileNotFoundError as error:
+        fix = f"Make the folder {str(target.parent)!r}"
+        raise LockUnwritable(file=str(file), reason=reason_of(error), fix=fix) from error
     except (OSError, ValueError) as error:
         raise LockUnwritable(file=str(file), reason=reason_of(error)) from error
     return True
+
+
+def _kind(path: str) -> str | None:
+    """Return what is in the place of a file and can never be one, in words; None where nothing of that kind is."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - a path may hold what no path can
+    except (OSError, ValueError):
+        return None
+    return next((f"it is {words}" for words, test in _KINDS.items() if test(mode)), None)
+
+
+def _or_remove(file: Path, kind: str) -> str:
+    """Return the other way out of what is no file: a device is not one's own to remove."""
+    if kind.endswith("device"):
+        return ""
+    return f", or remove {str(file)!r} and write it with `vllm-ir lock --lock {shlex.quote(str(file))}`"
 
 
 def reason_of(error: Exception) -> str:
@@ -114,14 +152,18 @@ def _present(target: Path) -> bytes | None:
     """Return the bytes of the lock that is in the place of one to be written; None where nothing is.
 
     Raises:
-        OSError: what is there is no lock, so it is not ours to replace.
+        FileExistsError: what is there is no lock, so it is not ours to replace.
+        OSError: it cannot be read.
     """
+    kind = _kind(str(target))
+    if kind is not None:
+        raise FileExistsError(errno.EEXIST, f"what is there is no file: {kind}")
     try:
         content = read_bounded(str(target), LIMIT)
     except FileNotFoundError:
         return None
     if content.strip() and _MARK.encode() not in content:
-        raise OSError(f"a file that is no lock is there; it has no line {_MARK!r}")
+        raise FileExistsError(errno.EEXIST, f"a file that is no lock is there; it has no line {_MARK!r}")
     return content
 
 

@@ -55,8 +55,10 @@ def _lock(top: _Node) -> Lock:
     if isinstance(top.value, dict) and "lock-version" in top.value:
         version = _Node(top.file, top.value["lock-version"], "lock-version")
         if version.value != VERSION or isinstance(version.value, bool):
-            wanted = f"{VERSION}; a newer vllm-ir may read it"
-            raise version.wrong(repr(version.value)[:80], wanted)
+            if isinstance(version.value, int) and not isinstance(version.value, bool) and version.value > VERSION:
+                raise version.wrong(str(version.value)[:80], f"{VERSION}; a newer vllm-ir may read it")
+            kind = "text " if isinstance(version.value, str) else ""
+            raise version.wrong(f"{kind}{version.value!r}"[:80], f"the number {VERSION}, without quotes")
     table = top.table(required=("lock-version", "core", "distributions", "platforms"), others=("recorded",))
     core = table["core"].table(required=("version", "provider-api"))
     return Lock(
