@@ -139,7 +139,7 @@ def test_the_policy_file_and_the_settings_file_both_hold(tmp_path: Path) -> None
     assert [bool(policy.refuse(name, None)) for name in "abc"] == [True, True, False]
     refusal = policy.refuse("a", "dist-a", "rms_norm")
     assert str(refusal) == (
-        f"Provider 'a' of dist-a is denied for op 'rms_norm': deny = 'a' in {policy_file} denies it."
+        f"Provider 'a' of dist-a is denied for op 'rms_norm': deny = [\"a\"] in {policy_file} denies it."
     )
     assert policy.files == (str(policy_file), str(own))
 
@@ -202,6 +202,15 @@ def test_the_variables_are_read_as_the_page_says(
     source = Source.of_variables(Environment.read(variables))
     assert (None if source.allow is None else tuple(rule.text for rule in source.allow)) == allow
     assert tuple(rule.text for rule in source.deny) == deny
+
+
+def test_an_empty_list_of_a_file_is_told_as_it_is_written(tmp_path: Path) -> None:
+    """And so is one with several."""
+    file = tmp_path / "policy.toml"
+    for text in ("allow = []", 'allow = ["a", "b:rms_norm"]'):
+        file.write_text(text)
+        refusal = Policy.read(Environment(policy=str(file)), Settings()).refuse("triton", None)
+        assert str(refusal) == f"Provider 'triton' is denied: {text} in {file} does not list it."
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ import pickle
 from typing import TYPE_CHECKING
 
 import pytest
+from vllm_ir.environment import Environment
 from vllm_ir.errors import MalformedSettings
+from vllm_ir.preferences import Preferences
 from vllm_ir.settings import LIMIT, Settings
 
 if TYPE_CHECKING:
@@ -204,3 +206,43 @@ def test_names_are_kept_once_without_blanks(tmp_path: Path) -> None:
         "op-priority.a = [' b', 'b', 'c ']\nop-priority.d = ''\nop-priority.e = []\n"
     )
     assert Settings.read(tmp_path).op_priority == {"a": ("b", "c"), "d": (), "e": ()}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("[tool.vllm_ir]\ndeny = ['a']\n", ["tool.vllm_ir"]),
+        ("[tool.vllm-r]\n[vllm-ir.op-priority]\n", ["tool.vllm-r", "vllm-ir"]),
+        ("[tool.vllm]\n[tool.ruff]\n[vllm-ir-x]\n", ["vllm-ir-x"]),
+        ("[tool.vllm-ir]\n[tool.vllm_ir]\n", []),
+    ],
+)
+def test_a_misspelt_table_is_doubted(tmp_path: Path, text: str, names: list[str]) -> None:
+    """What an operator wrote for us and nobody reads must not be passed over; a table of others is none of ours."""
+    file = tmp_path / "pyproject.toml"
+    file.write_text(text)
+    assert Settings.read(tmp_path).doubts == tuple(
+        f"{file}: table [{name}] means nothing to vllm-ir and is ignored. Did you mean [tool.vllm-ir]?"
+        for name in names
+    )
+
+
+def test_a_misspelt_table_of_a_policy_is_named(tmp_path: Path) -> None:
+    """A policy without ours is an error anyhow."""
+    file = tmp_path / "pyproject.toml"
+    file.write_text("[tool.vllm_ir]\n")
+    with pytest.raises(MalformedSettings, match=r"Rename \[tool.vllm_ir\], or unset VLLM_IR_POLICY\.$"):
+        Settings.read_policy(file)
+
+
+def test_a_doubt_about_the_file_is_a_warning_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Said once, where the file is read."""
+    (tmp_path / "pyproject.toml").write_text("[tool.vllm_ir]\n")
+    monkeypatch.chdir(tmp_path)
+    preferences = Preferences(Environment())
+    assert preferences.settings == preferences.settings
+    assert [each.getMessage().partition(" means")[0] for each in caplog.records] == [
+        f"{tmp_path / 'pyproject.toml'}: table [tool.vllm_ir]"
+    ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.errors import NoImplementation, RefusedArguments
-from vllm_ir.verdict import NO_REASON, UNLISTED, Explanation, Unsupported, Verdict
+from vllm_ir.verdict import NO_REASON, UNLISTED, Explanation, Unsupported, Verdict, not_reached
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -184,11 +184,10 @@ def explain(
                 stopped = stopped or provider
             continue
         if stopped is not None:
-            behind = f"not reached: strict mode raises where {stopped} refuses"
-            verdicts.append(Verdict(provider, source, accepted=True, reason=behind))
+            verdicts.append(Verdict(provider, source, accepted=True, reason=not_reached(stopped=stopped)))
             continue
         if taken is not None:
-            verdicts.append(Verdict(provider, source, accepted=True, reason=f"not reached: {taken} takes the call"))
+            verdicts.append(Verdict(provider, source, accepted=True, reason=not_reached(taken=taken)))
             continue
         # Without arguments a predicate has not been asked, so it may still hand the call on.
         pending = args is None and candidate.impl is not None and not candidate.impl.supports_all_args

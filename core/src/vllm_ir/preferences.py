@@ -61,6 +61,8 @@ class Preferences:
         with self._lock:
             if self._settings is None:
                 self._settings = Settings.read()
+                for doubt in self._settings.doubts:
+                    log.logger.warning("%s", doubt)
             return self._settings
 
     @property

@@ -6,6 +6,7 @@ the same shape; it may lie anywhere, and says what may run, not what goes first.
 
 from __future__ import annotations
 
+import difflib
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,9 @@ LIMIT: Final = 1 << 20
 """Bytes that a settings file may have: nobody writes so many, and a larger one is some other file."""
 
 _PROJECT: Final = "pyproject.toml"
+_TABLE: Final = "vllm-ir"
+_NEAR: Final = 0.8
+"""How like our table's name another is that was meant for it: `vllm_ir` is, `vllm` is a project's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class Settings:
         deny: who may not, as written.
         strict: raise where a refusal would fall back.
         require: what every implementation must be declared to be.
+        doubts: sentences about what is no error but looks like a mistake.
     """
 
     file: Path | None = None
@@ -58,6 +63,7 @@ class Settings:
     deny: tuple[str, ...] = ()
     strict: bool = False
     require: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: Path | None = None) -> Settings:
@@ -75,9 +81,16 @@ class Settings:
             return _Table(own, _load(own)).settings(KEYS)
         project = folder / _PROJECT
         if project.is_file():
-            tool = _load(project).get("tool", {})
+            content = _load(project)
+            tool = content.get("tool", {})
             if isinstance(tool, dict) and "vllm-ir" in tool:
                 return _Table(project, tool["vllm-ir"]).settings(KEYS)
+            return cls(
+                doubts=tuple(
+                    f"{project}: table [{name}] means nothing to vllm-ir and is ignored. Did you mean [tool.vllm-ir]?"
+                    for name in _misspelt(content)
+                )
+            )
         return cls()
 
     @classmethod
@@ -95,12 +108,25 @@ class Settings:
             return _Table(file, content).settings(POLICY_KEYS)
         tool = content.get("tool", {})
         if not isinstance(tool, dict) or "vllm-ir" not in tool:
+            near = next((f"[{name}]" for name in _misspelt(content)), None)
             raise MalformedSettings(
                 file=str(file),
                 problem="it has no table [tool.vllm-ir], so that nothing would be enforced",
-                fix="Write the table, or unset VLLM_IR_POLICY.",
+                fix=f"{f'Rename {near}' if near else 'Write the table'}, or unset VLLM_IR_POLICY.",
             )
         return _Table(file, tool["vllm-ir"]).settings(POLICY_KEYS)
+
+
+def _misspelt(content: Mapping[str, Any]) -> list[str]:
+    """Return the tables of a project that nearly have the name of ours, or have it in the wrong place."""
+    tool = content.get("tool", {})
+    below = tool if isinstance(tool, dict) else {}
+    return [
+        f"{before}{name}"
+        for before, tables in (("tool.", below), ("", content))
+        for name, table in tables.items()
+        if isinstance(table, dict) and difflib.SequenceMatcher(None, name.lower(), _TABLE).ratio() >= _NEAR
+    ]
 
 
 def _load(file: Path) -> dict[str, Any]:

@@ -16,6 +16,19 @@ NO_REASON: Final = "supports_args returned False"
 UNLISTED: Final = "no priority list names it"
 """The reason of a provider that no layer put into the order."""
 
+NOT_REACHED: Final = "not reached: "
+"""How the reason begins of a candidate that may run and behind which nobody asks: who takes the call follows."""
+
+
+def not_reached(*, taken: str | None = None, stopped: str | None = None) -> str:
+    """Return the reason of a candidate that is not asked.
+
+    Args:
+        taken: the provider before it that takes the call.
+        stopped: the provider before it that a user named and that refuses under strict mode; it goes before `taken`.
+    """
+    return NOT_REACHED + (f"strict mode raises where {stopped} refuses" if stopped else f"{taken} takes the call")
+
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:

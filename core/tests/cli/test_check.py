@@ -95,7 +95,8 @@ def test_other_verbs_show_what_the_lock_leaves_out(locked: Site) -> None:
     (more,) = [each for each in told["providers"] if each["name"] == "more"]
     assert (more["failure"]["kind"], more["failure"]["fault"]) == ("not in the lock", False)
     broken = locked.run_alone("list", "--json", VLLM_IR_LOCK="gone.lock")
-    assert (broken.returncode, "a run would stop here. gone.lock cannot be read" in broken.stderr) == (0, True)
+    assert (broken.returncode, "a run would stop here. gone.lock cannot be read" in broken.stderr) == (2, True)
+    assert json.loads(broken.stdout)["error"].startswith("gone.lock cannot be read: ")
     assert any(each["name"] == "more" for each in json.loads(broken.stdout)["providers"])
 
 

@@ -31,7 +31,7 @@ def policy(site: Site) -> Path:
 
 def test_every_verb_that_reads_files_tells_the_same_reason(site: Site, policy: Path) -> None:
     """The record, the provider's page and the row of the forecast."""
-    said = f"Provider 'denied' of dist-denied is denied: deny = 'denied' in {policy} denies it."
+    said = f"Provider 'denied' of dist-denied is denied: deny = [\"denied\"] in {policy} denies it."
     verbs = (["list", "--all"], ["show", "denied"], ["explain", "rms_norm", "--static"])
     listed, shown, explained = site.run_each([[*verb, "--json"] for verb in verbs], VLLM_IR_POLICY=str(policy))
     (record,) = [each for each in json.loads(listed.stdout)["providers"] if each["name"] == "denied"]
@@ -73,7 +73,7 @@ def test_a_flag_that_names_a_denied_provider_is_an_error_that_names_the_file(
     done = site.run("explain", "rms_norm", *static, flag, VLLM_IR_POLICY=str(policy))
     assert (done.returncode, done.stdout) == (2, "")
     assert "--ir-op-priority: provider 'denied' cannot run op 'rms_norm' here: " in done.stderr
-    assert f"deny = 'denied' in {policy} denies it" in done.stderr
+    assert f'deny = ["denied"] in {policy} denies it' in done.stderr
 
 
 def test_one_op_is_denied_in_the_settings_of_the_folder(site: Site) -> None:
@@ -140,3 +140,10 @@ def test_a_program_runs_nothing_under_a_policy_that_cannot_be_read(site: Site, p
     assert first == second
     assert first.startswith(f"{policy}: it cannot be read: ")
     assert imported == "[]"
+
+
+def test_a_policy_without_a_name_stops_every_verb(site: Site) -> None:
+    """What a template leaves whose own variable is unset."""
+    for done in site.run_each([["list"], ["explain", "rms_norm", "--static"]], VLLM_IR_POLICY=""):
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "vllm-ir: VLLM_IR_POLICY='' cannot be read, wanted the path of a file" in done.stderr

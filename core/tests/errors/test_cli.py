@@ -17,6 +17,7 @@ from vllm_ir.errors import (
     UnknownArgument,
     UnknownName,
     UnknownVerb,
+    WrongArguments,
 )
 
 CASES = [
@@ -49,6 +50,17 @@ CASES = [
     (
         UnknownName(name="rms_nrom", ops=["rms_norm"], providers=["native"]),
         "'rms_nrom' is neither an op (ops: 'rms_norm') nor a provider (providers: 'native'). Did you mean 'rms_norm'?",
+    ),
+    (
+        MalformedArguments(text="x=f33[1]", reason="'f33' is no dtype. Did you mean 'f32'?"),
+        (
+            "--args 'x=f33[1]' cannot be read: 'f33' is no dtype. Did you mean 'f32'? Write name=value apart by ',',"
+            " a tensor as dtype[sizes]: x=bf16[4,64],weight=bf16[64],epsilon=1e-6."
+        ),
+    ),
+    (
+        WrongArguments(reason="silu_and_mul(): argument 'x' has 3 columns"),
+        "--args are no call of the op: silu_and_mul(): argument 'x' has 3 columns.",
     ),
     (
         MalformedArguments(text="x", reason="'x' is not name=value"),

@@ -28,6 +28,15 @@ platforms = {cpu = {}, cuda = {}}
 ops = {rms_norm = {}, silu_and_mul = {}}
 """
 
+HOST = """
+schema = 1
+provider-api = "1"
+summary = "host"
+[providers.host]
+platforms = {cpu = {}}
+ops = {rms_norm = {}}
+"""
+
 FAST = """
 schema = 1
 provider-api = "1"
@@ -148,3 +157,36 @@ def test_what_a_hook_decides_at_run_time_is_a_doubt() -> None:
     first, second = told(found=found).doubts
     assert first.startswith("dist-fast decides its default order at run time")
     assert "platform 'teapot'" in second
+
+
+def on_device(name: str, *, strict: bool = False, tensors: str | None = "cuda") -> Forecast:
+    """Return the forecast for an op on a machine with a device, where a user named a provider of the CPU first."""
+    platform = Platform(name=name, device_type="cuda", devices=[Device("a device")])
+    found = Survey(platform, (record("vllm-ir", CORE.replace("cuda", name)), record("dist-host", HOST)))
+    preferences = Preferences(Environment(strict=strict, op_priority="rms_norm=host,native"), Settings())
+    return forecast("rms_norm", found, preferences, tensors=tensors)
+
+
+@pytest.mark.parametrize("name", ["cuda", "rocm"])
+def test_a_provider_of_the_cpu_hands_on_a_call_of_a_device(name: str) -> None:
+    """It stands in the order, and is refused for where the tensors are, as dispatch refuses it."""
+    forecasted = on_device(name)
+    assert order(forecasted) == [("host", "VLLM_IR_OP_PRIORITY", False), ("native", "VLLM_IR_OP_PRIORITY", True)]
+    assert forecasted.explanation.selected == "native"
+    assert forecasted.explanation.verdicts[0].reason == (
+        f"takes CPU tensors only, and those of a call on {name} are taken to be on its device"
+    )
+    assert forecasted.problem is None
+
+
+def test_strict_mode_ends_the_call_that_it_hands_on() -> None:
+    """Whom a user named has to take the call there."""
+    told = on_device("cuda", strict=True).explanation
+    assert told.selected is None
+    assert told.verdicts[1].reason == "not reached: strict mode raises where host refuses"
+
+
+def test_the_order_is_the_same_whatever_a_call_brings() -> None:
+    """A lock keeps it, and a program may well call with tensors of the CPU."""
+    assert on_device("cuda", tensors=None).explanation.selected == "host"
+    assert on_device("cuda", tensors="cpu").explanation.selected == "host"

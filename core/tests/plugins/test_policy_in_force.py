@@ -165,7 +165,8 @@ def test_an_op_is_denied_while_the_other_runs(site: Site) -> None:
         assert torch.equal(ops.silu_and_mul(X), X[..., :2] + 1)
         (record,) = [each for each in load_providers().providers if each.name == "half"]  # type: ignore[union-attr]
         said = (
-            "Provider 'half' of dist-half is denied for op 'rms_norm': deny = 'half:rms_norm' in policy.toml denies it."
+            "Provider 'half' of dist-half is denied for op 'rms_norm':"
+            ' deny = ["half:rms_norm"] in policy.toml denies it.'
         )
         assert (record.state, record.refused_ops) == ("loaded", (("rms_norm", said),))
         assert ops.rms_norm.get_priority() == ["native"]

@@ -115,7 +115,7 @@ def _dtype(text: str, name: str) -> str:
     full = DTYPES.get(name, name)
     if full not in DTYPES.values():
         known = [*DTYPES, *DTYPES.values()]
-        raise MalformedArguments(text=text, reason=f"{name!r} is no dtype{did_you_mean(name, known).rstrip('?')}")
+        raise MalformedArguments(text=text, reason=f"{name!r} is no dtype.{did_you_mean(name, known)}")
     return full
 
 
@@ -123,7 +123,8 @@ def _sizes(text: str, name: str, sizes: str, what: str) -> tuple[int, ...]:
     """Return the sizes or strides between the brackets; none at all is a tensor of no dimensions."""
     parts = [part.strip() for part in sizes.split(",") if part.strip()]
     if not all(_SIZE.fullmatch(part) for part in parts):
-        raise MalformedArguments(text=text, reason=f"the {what} of {name!r} are {sizes!r}, wanted whole numbers")
+        wanted = "whole numbers of at most 19 digits, none below zero"
+        raise MalformedArguments(text=text, reason=f"the {what} of {name!r} are {sizes!r}, wanted {wanted}")
     return tuple(map(int, parts))
 
 

@@ -7,21 +7,31 @@ alone, and so can ask about another machine, by the name of its platform.
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.cli import output
 from vllm_ir.cli.arguments import parse
+from vllm_ir.cli.facts import broken_lock, complain_of_a_stop, preferences, survey_here
 from vllm_ir.cli.listing import describe_platform
-from vllm_ir.errors import ConfigurationError, TorchMissing
+from vllm_ir.errors import (
+    CallError,
+    ConfigurationError,
+    LoadingStopped,
+    LockMismatch,
+    TorchMissing,
+    WrongArguments,
+)
 from vllm_ir.plugins.forecast import AT_RUN_TIME
 from vllm_ir.priority import Layer, Wish, parse_arguments
-from vllm_ir.verdict import UNLISTED, Verdict
+from vllm_ir.verdict import NOT_REACHED, UNLISTED, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from vllm_ir.errors import IrError
     from vllm_ir.plugins.records import ProviderRecord
     from vllm_ir.verdict import Explanation
 
@@ -44,7 +54,7 @@ class Answer:
     policy: tuple[str, ...]
     arguments: str | None
     doubts: tuple[str, ...]
-    problem: ConfigurationError | None
+    problem: IrError | None
 
 
 def run(arguments: list[str]) -> int:
@@ -73,35 +83,40 @@ def run(arguments: list[str]) -> int:
     if static and options.args is not None:
         flag = "--static" if options.static else "--platform"
         parser.error(f"--args are judged by a provider's code, which {flag} does not import; leave one of them out")
-    answer = (
-        _forecast(options.op, lists, options.platform, compiling=options.compiling)
-        if static
-        else _ask(options.op, options.args, lists, compiling=options.compiling)
-    )
+    try:
+        answer = (
+            _forecast(options.op, lists, options.platform, compiling=options.compiling)
+            if static
+            else _ask(options.op, options.args, lists, compiling=options.compiling)
+        )
+    except LockMismatch as error:
+        raise LoadingStopped(reason=str(error)) from error
+    except CallError as error:
+        if options.args is None:  # the op's own example, which is its author's
+            raise
+        raise WrongArguments(reason=str(error)) from error
     if options.json:
         _print_json(answer, static=static)
     else:
         _print_table(answer)
     if answer.problem is not None:
-        output.complain(f"a run would stop here. {answer.problem}")
-        return 2
+        return complain_of_a_stop(answer.problem)
     return 0 if answer.explanation.selected else 1
 
 
 def _forecast(op: str, lists: Mapping[str, Sequence[str]], platform: str | None, *, compiling: bool) -> Answer:
     """Return what files tell."""
-    from vllm_ir.cli.facts import preferences, survey_here
     from vllm_ir.plugins.forecast import forecast
 
     found, asked_for = survey_here(platform), preferences()
     wishes = {name: Wish(Layer.COMMAND_LINE, tuple(names)) for name, names in lists.items()}
     asked_for.replace(Layer.COMMAND_LINE, wishes)
-    told = forecast(op, found, asked_for, compiling=compiling)
+    told = forecast(op, found, asked_for, compiling=compiling, tensors=found.platform.device_type)
     if told.problem is not None and getattr(told.problem, "layer", None) == Layer.COMMAND_LINE.label:
         # What was typed is checked before anything is shown, as it is when a run reads the same flag.
         raise told.problem
-    files = asked_for.policy.files
-    return Answer(told.explanation, found.platform.describe(), files, None, told.doubts, told.problem)
+    problem, files = told.problem or broken_lock(found), asked_for.policy.files
+    return Answer(told.explanation, found.platform.describe(), files, None, told.doubts, problem)
 
 
 def _ask(op: str, spec: str | None, lists: Mapping[str, Sequence[str]], *, compiling: bool) -> Answer:
@@ -192,7 +207,8 @@ def _print_table(answer: Answer) -> None:
     if answer.arguments:
         output.print_text(f"asked with {answer.arguments}", output.DIM, indent=2)
     print()
-    rows = [_row(number, each) for number, each in enumerate(told.verdicts, 1)]
+    runs = "runs" if answer.problem is None else "would run"
+    rows = [_row(number, each, runs) for number, each in enumerate(told.verdicts, 1)]
     output.print_table(("", "provider", "put there by", "verdict"), rows)
     if answer.doubts:
         print()
@@ -200,12 +216,14 @@ def _print_table(answer: Answer) -> None:
         output.print_text(f"  {doubt}", output.DOUBTFUL, indent=4)
     if not told.selected and answer.problem is None:
         print()
-        output.print_text("Nothing may run: every candidate refuses.", output.BAD)
+        waiting = next((each.reason for each in told.verdicts if each.accepted and each.reason), None)
+        why = waiting.removeprefix(NOT_REACHED) if waiting else "every candidate refuses"
+        output.print_text(f"Nothing may run: {why}.", output.BAD)
 
 
-def _row(number: int, each: Verdict) -> tuple[output.Cell, ...]:
+def _row(number: int, each: Verdict, runs: str) -> tuple[output.Cell, ...]:
     """Return the cells of one candidate."""
-    text, style = _verdict(each)
+    text, style = _verdict(each, runs)
     return (
         (">" if each.selected else str(number), output.BOLD if each.selected else output.DIM),
         (each.provider, output.BOLD),
@@ -214,14 +232,15 @@ def _row(number: int, each: Verdict) -> tuple[output.Cell, ...]:
     )
 
 
-def _verdict(each: Verdict) -> output.Cell:
+def _verdict(each: Verdict, runs: str) -> output.Cell:
     """Return a verdict in words; what its row says already is not said again."""
     if each.selected:
-        return (f"runs, {each.reason}" if each.reason else "runs", output.GOOD)
+        return (f"{runs}, {each.reason}" if each.reason else runs, output.GOOD)
     if each.accepted:
         return ("stands by", output.PLAIN)
     if each.reason == UNLISTED:
         return ("not asked", output.DIM)
     if each.reason == AT_RUN_TIME:
         return (f"not known: {each.reason}", output.DOUBTFUL)
-    return (f"no: {each.reason}", output.DOUBTFUL)
+    reason = re.sub(rf"^Provider {re.escape(repr(each.provider))}(?: of \S+)? ", "it ", each.reason or "")
+    return (f"no: {reason}", output.DOUBTFUL)

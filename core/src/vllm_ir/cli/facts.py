@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ir.cli import output
 from vllm_ir.cli.meaning import read_meaning
-from vllm_ir.errors import ConfigurationError, UnknownPlatform
+from vllm_ir.errors import ConfigurationError, LockMismatch, UnknownPlatform
 from vllm_ir.platforms import detect, named_platform
 from vllm_ir.plugins.admission import in_force
 from vllm_ir.plugins.forecast import declared_ops
@@ -18,6 +18,7 @@ from vllm_ir.plugins.static import brought_platforms, survey
 from vllm_ir.preferences import Preferences
 
 if TYPE_CHECKING:
+    from vllm_ir.errors import IrError
     from vllm_ir.platforms import Platform
     from vllm_ir.plugins.admission import Admission
     from vllm_ir.plugins.manifest import OpManifest, ProviderManifest
@@ -58,19 +59,42 @@ def survey_here(platform: str | None = None, *, quiet: bool = False, locked: boo
         UnknownAllowed, MalformedSettings, MalformedVariable: the operator's lists cannot be followed.
     """
     asked = asked_platform(platform)
-    found = survey(preferences().environment, asked, policy=preferences().policy, admission=_lock() if locked else None)
+    admission, _ = _lock() if locked else (None, None)
+    found = survey(preferences().environment, asked, policy=preferences().policy, admission=admission)
     for doubt in () if quiet else found.doubts:
         output.complain(doubt)
     return found
 
 
-def _lock() -> Admission | None:
-    """Return the lock in force; one that cannot be read is told, and would stop a run, but hides nothing here."""
+def broken_lock(found: Survey) -> IrError | None:
+    """Return what the lock in force would stop a run with, as far as files tell; None where it would not.
+
+    Args:
+        found: what `survey_here` returned.
+    """
+    admission, error = _lock()
+    if admission is None:
+        return error
     try:
-        return in_force(preferences())
+        admission.verify(found)
+    except (ConfigurationError, LockMismatch) as different:
+        return different
+    return None
+
+
+def complain_of_a_stop(error: IrError) -> int:
+    """Tell what a run would stop with, and return the exit code of a setting that stops one."""
+    output.complain(f"a run would stop here. {error}")
+    return 2
+
+
+@cache
+def _lock() -> tuple[Admission | None, ConfigurationError | None]:
+    """Return the lock in force, or why it cannot be read, which would stop a run, but hides nothing here."""
+    try:
+        return in_force(preferences()), None
     except ConfigurationError as error:
-        output.complain(f"a run would stop here. {error}")
-        return None
+        return None, error
 
 
 def describe_op(op: str, found: Survey) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir import errors
 from vllm_ir.cli import output
-from vllm_ir.cli.facts import preferences, survey_here
+from vllm_ir.cli.facts import broken_lock, complain_of_a_stop, preferences, survey_here
 from vllm_ir.platforms import BUILT_IN
 
 if TYPE_CHECKING:
@@ -34,12 +34,14 @@ class Inventory:
         distributions: what `DistributionRecord.describe` gives, one each.
         doubts: sentences about the operator's lists that are no error but look like a mistake.
         policy: the files that say who may run.
+        problem: what the lock in force would stop a run with, or None.
     """
 
     platform: dict[str, Any]
     distributions: tuple[dict[str, Any], ...]
     doubts: tuple[str, ...] = ()
     policy: tuple[str, ...] = ()
+    problem: errors.IrError | None = None
 
     @property
     def providers(self) -> list[dict[str, Any]]:
@@ -98,6 +100,8 @@ def run(arguments: list[str]) -> int:
         # What somebody has to mend is shown to a person who did not ask for it, too.
         rows = [each for each in found.providers if each in shown or each in found.faults]
         _print_table(found, rows, everything=options.all)
+    if found.problem is not None:
+        return complain_of_a_stop(found.problem)
     if found.faults:
         return 1
     return 0 if shown else NOTHING
@@ -117,6 +121,7 @@ def _print_json(found: Inventory, shown: Sequence[dict[str, Any]]) -> None:
             "usable": len(found.usable),
             "not_usable": len(found.providers) - len(found.usable),
             "faults": len(found.faults),
+            "error": str(found.problem) if found.problem else None,
         }
     )
 
@@ -215,7 +220,8 @@ def _summary(found: Inventory, *, everything: bool) -> str:
         parts.append(f"{others} cannot{'' if told else ' (vllm-ir list --all tells why)'}")
     if found.faults:
         parts.append(f"{len(found.faults)} of them broken")
-    return ", ".join(parts) + "."
+    stops = "A run would stop here. But for that, " if found.problem is not None else ""
+    return stops + ", ".join(parts) + "."
 
 
 def read(platform: str | None = None) -> Inventory:
@@ -226,7 +232,8 @@ def read(platform: str | None = None) -> Inventory:
     """
     found = survey_here(platform, quiet=True)
     described = tuple(one.describe() for one in found.distributions)
-    return Inventory(found.platform.describe(), described, found.doubts, preferences().policy.files)
+    files = preferences().policy.files
+    return Inventory(found.platform.describe(), described, found.doubts, files, broken_lock(found))
 
 
 def load() -> Inventory:

@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm_ir.cli import output
 from vllm_ir.cli.arguments import DTYPES
-from vllm_ir.cli.facts import describe_op, describe_provider, survey_here
+from vllm_ir.cli.facts import broken_lock, complain_of_a_stop, describe_op, describe_provider, survey_here
 from vllm_ir.errors import UnknownName
 from vllm_ir.plugins.forecast import declared_ops
 
@@ -32,6 +32,9 @@ def run(arguments: list[str]) -> int:
         output.emit_json({"name": options.name, "op": op, "providers": described})
     else:
         _print(op, described)
+    problem = broken_lock(found)
+    if problem is not None:
+        return complain_of_a_stop(problem)
     return 1 if any(each["failure"] and each["failure"]["fault"] for each in described) else 0
 
 

@@ -10,7 +10,8 @@ IrError
 │                                    UnusableProvider, MalformedPriority, MalformedVariable, MalformedSettings,
 │                                    UnknownPlatform;
 │                                    on the command line UnknownVerb, DuplicateVerb, DeniedVerb, UnknownName,
-│                                    MalformedArguments, UnknownArgument, MissingArgument, LoadingStopped;
+│                                    MalformedArguments, UnknownArgument, MissingArgument, WrongArguments,
+│                                    LoadingStopped;
 │                                    NotDistributed, PrometheusMissing, NoWorkingFolder, UnwritableOutput;
 │                                    LockUnreadable, LockUnwritable, MalformedLock, Unlockable;
 │                                    DistributionConflict is the root of what two distributions claim
@@ -34,6 +35,7 @@ from vllm_ir.errors.base import (
     ProviderError,
     SelectionError,
     did_you_mean,
+    ended,
     listed,
 )
 from vllm_ir.errors.cli import (
@@ -47,6 +49,7 @@ from vllm_ir.errors.cli import (
     UnknownArgument,
     UnknownName,
     UnknownVerb,
+    WrongArguments,
 )
 from vllm_ir.errors.compile import (
     BadCompileOption,
@@ -253,11 +256,13 @@ __all__ = [
     "UsedAfterDonation",
     "WarmUpFailed",
     "WrongArgument",
+    "WrongArguments",
     "WrongCall",
     "WrongPlatform",
     "WrongProviderApi",
     "WrongResults",
     "changed_order",
     "did_you_mean",
+    "ended",
     "listed",
 ]

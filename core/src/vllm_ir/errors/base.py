@@ -84,6 +84,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def ended(text: str) -> str:
+    """Return a text with the stop that ends a sentence, where it has none of its own, as a question has."""
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
 def listed(names: Iterable[str]) -> str:
     """Return names quoted and joined by commas, or "none"."""
     return ", ".join(repr(name) for name in names) or "none"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vllm_ir.errors.base import ConfigurationError, ProviderError, did_you_mean, listed
+from vllm_ir.errors.base import ConfigurationError, ProviderError, did_you_mean, ended, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,11 +96,19 @@ class MalformedArguments(ConfigurationError):
     def __init__(self, *, text: str, reason: str) -> None:
         self.text, self.reason = text, reason
         super().__init__(
-            f"--args {text!r} cannot be read: {reason}."
+            f"--args {text!r} cannot be read: {ended(reason)}"
             " Write name=value apart by ',', a tensor as dtype[sizes]: x=bf16[4,64],weight=bf16[64],epsilon=1e-6.",
             text=text,
             reason=reason,
         )
+
+
+class WrongArguments(ConfigurationError):
+    """Arguments that can be read and that no call of the op may have, as the call would tell it."""
+
+    def __init__(self, *, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"--args are no call of the op: {ended(reason)}", reason=reason)
 
 
 class UnknownArgument(ConfigurationError):

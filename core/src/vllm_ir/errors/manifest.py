@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from vllm_ir.errors.base import ProviderError
+from vllm_ir.errors.base import ProviderError, ended
 
 
 class ManifestMissing(ProviderError):
@@ -31,7 +31,7 @@ class ManifestError(ProviderError):
     def __init__(self, *, file: str, key: str, got: str, wanted: str) -> None:
         self.file, self.key, self.got, self.wanted = file, key, got, wanted
         super().__init__(
-            f"{file}: {key or 'the file'} is {got}, wanted {wanted}.", file=file, key=key, got=got, wanted=wanted
+            f"{file}: {key or 'the file'} is {got}, wanted {ended(wanted)}", file=file, key=key, got=got, wanted=wanted
         )
 
 

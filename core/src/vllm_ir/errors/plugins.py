@@ -241,8 +241,11 @@ class DeniedByPolicy(ProviderError):
 
     @property
     def list(self) -> str:
-        """The list that leaves it out, and what is in it."""
-        return f"{self.variable} = {self.value!r} in {self.file}" if self.file else f"{self.variable}={self.value!r}"
+        """The list that leaves it out, and what is in it, as it is written there."""
+        if not self.file:
+            return f"{self.variable}={self.value!r}"
+        entries = ", ".join(f'"{each}"' for each in self.value.split(",") if each)
+        return f"{self.variable} = [{entries}] in {self.file}"
 
     @property
     def where(self) -> str:

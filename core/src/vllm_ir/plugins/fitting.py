@@ -43,6 +43,21 @@ def device_types(needs: Mapping[str, Need], platform: Platform) -> frozenset[str
     return frozenset(types)
 
 
+def foreign(needs: Mapping[str, Need], platform: Platform, tensors: str) -> str | None:
+    """Return why an implementation with these needs is never given a call's tensors here; None where it may be.
+
+    Args:
+        needs: by platform name.
+        platform: the machine.
+        tensors: the torch device type that they are taken to be on.
+    """
+    types = device_types(needs, platform)
+    if not types or tensors in types:  # a platform that only loading tells may be any
+        return None
+    taken = " or ".join("CPU" if each == "cpu" else each for each in sorted(types))
+    return f"takes {taken} tensors only, and those of a call on {platform.name} are taken to be on its device"
+
+
 def in_words(needs: Iterable[Need]) -> str:
     """Return needs as they are told to a reader: "cuda >=7.5 or rocm (gfx942)"."""
     return " or ".join(map(str, needs))

@@ -12,8 +12,9 @@ from vllm_ir.errors import ProviderLacksOp, UnknownOp, UnknownProvider, Unusable
 from vllm_ir.landscape import Landscape
 from vllm_ir.names import NATIVE
 from vllm_ir.plugins.defaults import Standing, of_distributions
+from vllm_ir.plugins.fitting import foreign
 from vllm_ir.priority import Layer, merge
-from vllm_ir.verdict import UNLISTED, Explanation, Verdict
+from vllm_ir.verdict import UNLISTED, Explanation, Verdict, not_reached
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,7 +59,9 @@ def declared_ops(found: Survey) -> dict[str, str | None]:
     return ops
 
 
-def forecast(op: str, found: Survey, preferences: Preferences, *, compiling: bool = False) -> Forecast:
+def forecast(
+    op: str, found: Survey, preferences: Preferences, *, compiling: bool = False, tensors: str | None = None
+) -> Forecast:
     """Return what files tell of an op's selection.
 
     Args:
@@ -66,6 +69,8 @@ def forecast(op: str, found: Survey, preferences: Preferences, *, compiling: boo
         found: what is installed, judged for a platform.
         preferences: what users asked for: variables, the settings file, the command line.
         compiling: whether the answer is for a graph that Inductor compiles.
+        tensors: the torch device type that a call's tensors are taken to be on, so that who takes others refuses it;
+            None tells who may stand in the order, whatever a call brings.
 
     Raises:
         UnknownOp: the op is in no manifest.
@@ -82,6 +87,7 @@ def forecast(op: str, found: Survey, preferences: Preferences, *, compiling: boo
         found,
         Standing.of(found.distributions),
         preferences.policy,
+        tensors,
     )
     problems: list[ConfigurationError] = list(found.conflicts)
     problems += [
@@ -124,12 +130,14 @@ class _Judge:
         found: what is installed.
         standing: who can stand in an order.
         policy: who may run what.
+        tensors: the torch device type of a call's tensors; None asks about no call.
     """
 
     op: str
     found: Survey
     standing: Standing
     policy: Policy
+    tensors: str | None = None
 
     def refuse(self, provider: str) -> str | None:
         """Return why a provider cannot run the op, or None where it may."""
@@ -140,17 +148,31 @@ class _Judge:
         said = record.manifest.ops.get(self.op) if record and record.manifest else None
         return self.policy.refuse_variant(batch_invariant=bool(said and said.batch_invariant))
 
+    def hand_on(self, provider: str) -> str | None:
+        """Return why a provider that may run the op is not given the call, or None where it may be."""
+        record = self.standing.providers.get(provider)
+        if self.tensors is None or provider == NATIVE or record is None or record.manifest is None:
+            return None
+        return foreign(record.manifest.platforms_of(self.op), self.found.platform, self.tensors)
+
     def verdicts(self, entries: Sequence[Entry]) -> tuple[Verdict, ...]:
         """Return the verdict on every place of the order, and on every provider of the op that has none."""
         verdicts: list[Verdict] = []
         taken: str | None = None
+        stopped: str | None = None
         for entry in entries:
             reason = self.refuse(entry.provider)
-            if reason is not None:
-                verdicts.append(Verdict(entry.provider, entry.source, accepted=False, reason=reason))
+            handed_on = self.hand_on(entry.provider) if reason is None else None
+            if reason or handed_on:
+                verdicts.append(Verdict(entry.provider, entry.source, accepted=False, reason=reason or handed_on))
+                if handed_on and entry.required and self.policy.strict and taken is None:
+                    stopped = stopped or entry.provider
+            elif stopped is not None:
+                reason = not_reached(stopped=stopped)
+                verdicts.append(Verdict(entry.provider, entry.source, accepted=True, reason=reason))
             elif taken == NATIVE:
-                not_reached = f"not reached: {taken} takes the call"
-                verdicts.append(Verdict(entry.provider, entry.source, accepted=True, reason=not_reached))
+                reason = not_reached(taken=taken)
+                verdicts.append(Verdict(entry.provider, entry.source, accepted=True, reason=reason))
             else:
                 unasked = None if entry.provider == NATIVE else UNASKED
                 first = taken is None
@@ -162,7 +184,8 @@ class _Judge:
             for record in distribution.providers:
                 if record.name not in named and record.manifest and self.op in record.manifest.ops:
                     named.add(record.name)
-                    reason = self.refuse(record.name) or (AT_RUN_TIME if at_run_time else UNLISTED)
+                    unlisted = (self.hand_on(record.name) or AT_RUN_TIME) if at_run_time else UNLISTED
+                    reason = self.refuse(record.name) or unlisted
                     verdicts.append(Verdict(record.name, "", accepted=False, reason=reason))
         return tuple(verdicts)
 

@@ -82,9 +82,8 @@ class Cursor:
                 )
         for name in required:
             if name not in items:
-                raise ManifestMissingKey(
-                    file=self.file, key=self._below(name), got="missing", wanted=f"a value for {name!r}"
-                )
+                wanted = "the key with a value, as docs/manifest.md shows it"
+                raise ManifestMissingKey(file=self.file, key=self._below(name), got="missing", wanted=wanted)
         return items
 
     def mapping(self, names: Shape, *, minimum: int = 0) -> dict[str, Cursor]:
