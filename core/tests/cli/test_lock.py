@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from vllm_ir.cli import facts, locking
+from vllm_ir.cli.main import main
 from vllm_ir.lock.files import Depth
 from vllm_ir.plugins.distributions import scan
 
@@ -18,6 +19,8 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
     from core.tests.cli.conftest import Site
@@ -181,3 +184,23 @@ def test_the_wheels_of_what_has_no_digest_are_one_command(locked: Site) -> None:
     )
     folders = f"'{locked.folder}/pack_other' '{locked.folder}/dist_other-1.0.dist-info'"
     assert f": rm -r {folders} && pip install --no-deps dist-other==1.0. Or lock without" in done.stderr
+
+
+def test_a_working_folder_that_is_gone_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a sentence, whichever verb about locks looks for settings or a lock there."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    facts.preferences.cache_clear()
+    try:
+        codes = [
+            main(line) for line in (["lock"], ["check"], ["check", "--lock", "a.lock"], ["export", "requirements"])
+        ]
+    finally:
+        facts.preferences.cache_clear()
+    said = capsys.readouterr().err
+    assert codes == [2] * 4, said
+    assert said.count("vllm-ir: The working folder of this process cannot be found") == 4
