@@ -40,9 +40,10 @@ def forbid_ir_ops() -> None:
 
 
 def counts() -> dict[str, dict[str, int]]:
-    """Return what was called and what stands in graphs, by op and provider, if vllm-ir counts in this process."""
-    report = sys.modules.get("vllm_ir.reporting")
-    return {name: dict(op.calls) for name, op in report.report().ops.items()} if report else {}
+    """Return how often each provider ran each op, if vllm-ir is in this process and counts."""
+    if "vllm_ir.runtime" not in sys.modules:
+        return {}
+    return {name: dict(op.calls) for name, op in import_module("vllm_ir").report().ops.items()}
 
 
 def ask(model: str, run: dict[str, Any]) -> dict[str, Any]:
