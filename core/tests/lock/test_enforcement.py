@@ -98,6 +98,17 @@ def test_a_truncated_library_stops_before_it_can_crash(house: House, file: Path,
         run_op()
 
 
+def test_a_planted_file_stops_before_it_runs(house: House, file: Path, start: Start) -> None:
+    """Python would import the folder in place of the locked module of that name."""
+    package = house.install()
+    write_lock(house.take().lock, file)
+    (package / "hooks").mkdir()
+    (package / "hooks" / "__init__.py").write_text("raise SystemExit('it runs')", encoding="utf-8")
+    with start(), pytest.raises(LockMismatch, match=r"file dist_fast/hooks/__init__\.py: locked nothing, found a file"):
+        run_op()
+    assert package.name not in sys.modules
+
+
 def test_an_uninstalled_and_an_upgraded_provider_stop(house: House, file: Path, start: Start) -> None:
     """Whatever the cause, the same error with the same lines as `check`."""
     house.install()
