@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 import zipfile
@@ -11,9 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from vllm_ir.plugins import walk as walk_module
 from vllm_ir.plugins.walk import Folder, Foreign, Metadata, normalise, walk
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from core.tests.plugins.conftest import Site
 
 
@@ -122,3 +126,19 @@ def test_names_are_compared_as_installers_do(name: str) -> None:
     """Normalising as pip's own library does, and twice is once."""
     utils = pytest.importorskip("packaging.utils")
     assert normalise(name) == utils.canonicalize_name(name) == normalise(normalise(name))
+
+
+def test_metadata_that_somebody_else_wrote_obey_nobody(tmp_path: Path) -> None:
+    """No header holds what a terminal obeys; a pipe does not block and a huge file is not read; both are as none."""
+    folder = tmp_path / "synthetic_odd-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_bytes(b"Name: synthetic-\x1b[2Jodd\r\nVersion: 1.0\x07\xc2\x9b\r\n\r\nText\r\n")
+    os.mkfifo(folder / "entry_points.txt")
+    with (folder / "RECORD").open("wb") as file:
+        file.truncate(walk_module.LIMIT + 1)
+    ours = Folder(str(tmp_path), folder.name)
+    theirs = Foreign(importlib.metadata.Distribution.at(folder))
+    for each in (ours, theirs):
+        assert (each.fact("Name"), each.fact("Version")) == ("synthetic-\ufffd[2Jodd", "1.0\ufffd\ufffd")
+    assert (ours.read("entry_points.txt"), ours.read("RECORD")) == ("", "")
+    assert ours.read("METADATA") == theirs.read("METADATA")

@@ -13,11 +13,15 @@ from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from vllm_ir.names import normalise
+from vllm_ir.plugins.bounded_file import read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 __all__ = ["Folder", "Foreign", "Metadata", "normalise", "walk"]
+
+LIMIT: Final = 8 << 20
+"""Bytes that a file of metadata may hold, whose largest is a README; one that holds more is as none."""
 
 _FOLDERS: Final = (".dist-info", ".egg-info")
 _HEADERS: Final = ("METADATA", "PKG-INFO")
@@ -35,7 +39,7 @@ class Metadata(Protocol):
         """The folder or archive on the path that it is in, links resolved."""
 
     def read(self, file: str) -> str:
-        """Return the text of one of its files; empty where it is missing or no text."""
+        """Return the text of one of its files; empty where it is missing, too large, no plain file or no text."""
 
     def fact(self, header: str) -> str | None:
         """Return one header, such as "Version", or None where it is missing."""
@@ -67,10 +71,10 @@ class Folder:
     def read(self, file: str) -> str:
         """Return the text of one of its files; empty where it is missing or no text."""
         try:
-            with open(os.path.join(self.root, self.name, file), encoding="utf-8") as stream:  # noqa: PTH118, PTH123 - hot
-                return stream.read()
+            text = read_bounded(os.path.join(self.root, self.name, file), LIMIT).decode("utf-8")  # noqa: PTH118 - hot
         except (OSError, UnicodeDecodeError):
             return ""
+        return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
     def fact(self, header: str) -> str | None:
         """Return one header, or None where it is missing."""
@@ -80,7 +84,7 @@ class Folder:
                     break
                 name, colon, value = line.partition(":")
                 if colon and name.strip().lower() == header.lower() and value.strip():
-                    return value.strip()
+                    return _shown(value.strip())
         return None
 
 
@@ -118,7 +122,14 @@ class Foreign:
             value = self.distribution.metadata[header]
         except Exception:  # noqa: BLE001 - a finder may make distributions of any kind, and newer libraries raise
             return None
-        return str(value) if value else None
+        return _shown(str(value)) if value else None
+
+
+def _shown(text: str) -> str:
+    """Return a header that a terminal may be given: somebody else wrote it, and it may hold what a terminal obeys."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def walk(path: Sequence[str] | None = None) -> Iterator[Metadata]:
