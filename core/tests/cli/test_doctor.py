@@ -107,6 +107,9 @@ def test_where_it_crashed_or_hung_is_in_the_report(probed: dict[str, Any]) -> No
         assert f"pack_{name}/hooks.py" in probed["rows"][name]["output"]
     assert "ZeroDivisionError" in probed["rows"]["broken"]["traceback"]
     assert "Distribution dist-broken did not load" in probed["rows"]["broken"]["reason"]
+    assert "The traceback is in this report; " in probed["rows"]["broken"]["reason"]
+    assert "Aborted" not in probed["rows"]["sleeps"]["output"]
+    assert "(vllm-ir ended it: took more than 10 seconds and was ended" in probed["rows"]["sleeps"]["output"]
 
 
 @needs_torch
@@ -271,15 +274,26 @@ def test_a_pipe_gets_markdown(site: Site) -> None:
     assert "## files in force" not in lines
 
 
-@pytest.mark.parametrize("arguments", [["--timeout", "0"], ["--timeout", "soon"], ["--jobs", "0"], ["more"]])
-def test_wrong_usage_is_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--timeout", "0"], "argument --timeout: '0' is no number of seconds above zero"),
+        (["--timeout", "soon"], "argument --timeout: 'soon' is no number of seconds above zero"),
+        (["--jobs", "0"], "argument --jobs: '0' is no whole number above zero"),
+        (["--jobs", "1.5"], "argument --jobs: '1.5' is no whole number above zero"),
+        (["more"], "unrecognized arguments: more"),
+    ],
+)
+def test_wrong_usage_is_exit_2(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A limit that nothing could keep is refused."""
     from vllm_ir.cli import doctor
 
     with pytest.raises(SystemExit) as stopped:
         doctor.run(["--probe", *arguments])
     assert stopped.value.code == 2
-    assert "usage: vllm-ir doctor" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "usage: vllm-ir doctor" in said
+    assert sentence in said
 
 
 def test_without_torch_a_probe_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

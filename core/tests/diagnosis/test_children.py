@@ -98,6 +98,38 @@ def test_a_process_leaves_nothing_behind(stand_in: Callable[[str], list[str]], t
     assert not alive(pid)
 
 
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+@pytest.mark.parametrize(
+    ("last", "environment"), [('os.write(out, b\'{"step": "done"}\\n\')', "None"), ("time.sleep(60)", "{}")]
+)
+def test_a_session_of_its_own_is_no_way_out(
+    stand_in: Callable[[str], list[str]], tmp_path: Path, last: str, environment: str
+) -> None:
+    """Neither a child in another session, nor one whose parent has gone, nor, in time, one without the mark."""
+    stand_in(
+        "import subprocess, time\n"
+        f"sleep = [{sys.executable!r}, '-S', '-c', 'import time; time.sleep(60)']\n"
+        "def start(**options):\n"
+        "    return subprocess.Popen(sleep, start_new_session=True, **options).pid\n"
+        f"pids = [start(), start(env={environment})]\n"
+        "ends, goes = os.pipe()\n"
+        "if os.fork() == 0:\n"
+        "    os.write(goes, str(start()).encode())\n"
+        "    os._exit(0)\n"
+        "pids.append(int(os.read(ends, 20)))\n"
+        "os.wait()\n"
+        f"open({str(tmp_path / 'pids')!r}, 'w').write(' '.join(map(str, pids)))\n"
+        f"{last}\n"
+    )
+    children.probe([Target("p", "d", "1")], timeout=1)
+    pids = [int(each) for each in (tmp_path / "pids").read_text(encoding="utf-8").split()]
+    until = time.monotonic() + 5
+    while any(map(alive, pids)) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [pid for pid in pids if alive(pid)] == []
+    assert len(pids) == 3
+
+
 def test_a_step_has_its_time_and_not_the_whole(stand_in: Callable[[str], list[str]]) -> None:
     """Whoever goes on telling may take long; whoever stops is ended, whatever signals it ignores."""
     stand_in(
@@ -113,6 +145,10 @@ def test_a_step_has_its_time_and_not_the_whole(stand_in: Callable[[str], list[st
     assert (result.outcome, result.step) == ("timed out", "the last")
     assert 4 < result.seconds < 30
     assert "program.py" in result.output
+    assert "Aborted" not in result.output
+    assert result.output.startswith(
+        "(vllm-ir ended it: took more than 2 seconds and was ended; --timeout gives it more."
+    )
 
 
 def test_starting_has_more_time(stand_in: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from vllm_ir.diagnosis import variables
+from vllm_ir.diagnosis import report, variables
 
 
 def test_variables_are_told_with_what_is_wrong_with_them() -> None:
@@ -35,9 +35,15 @@ def test_a_list_of_vllm_that_leaves_our_host_out_is_a_problem(
     assert told.problem == (wanted if left_out else None)
 
 
+def test_a_path_that_a_template_left_empty_is_a_problem() -> None:
+    """Kernels would be kept elsewhere than where somebody looks; an empty list of names says something."""
+    told = variables.read_variables({"VLLM_IR_CACHE": "", "VLLM_IR_PROVIDERS": ""}, {})
+    wanted = "It is set to nothing and counts as not set. Set it to a path, or not at all: unset VLLM_IR_CACHE."
+    assert {each.name: each.problem for each in told} == {"VLLM_IR_CACHE": wanted, "VLLM_IR_PROVIDERS": None}
+
+
 @pytest.mark.parametrize("name", ["VLLM_IR_CACHE", "VLLM_IR_LOCK", "VLLM_IR_POLICY"])
-def test_a_path_that_a_template_left_empty_is_a_problem(name: str) -> None:
-    """A lock or a policy that nobody reads is not taken for one in force; an empty list of names says something."""
-    told = variables.read_variables({name: " ", "VLLM_IR_PROVIDERS": ""}, {})
-    wanted = f"It is set to nothing and counts as not set. Set it to a path, or not at all: unset {name}."
-    assert {each.name: each.problem for each in told} == {name: wanted, "VLLM_IR_PROVIDERS": None}
+def test_no_empty_path_passes_in_silence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever says it, the report has one finding about it."""
+    monkeypatch.setenv(name, "")
+    assert len([each for each in report.examine().findings if each.startswith(f"{name}=: ")]) == 1

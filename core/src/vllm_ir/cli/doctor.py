@@ -66,18 +66,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def _seconds(text: str) -> float:
     """Return a time above zero."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) < float("inf"):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above zero")
 
 
 def _count(text: str) -> int:
     """Return a number above zero."""
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
+    with contextlib.suppress(ValueError):
+        if (value := int(text)) >= 1:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is no whole number above zero")
 
 
 @contextlib.contextmanager

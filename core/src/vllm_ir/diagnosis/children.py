@@ -18,12 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from vllm_ir.diagnosis.descendants import MARK, end_descendants, find_descendants
 from vllm_ir.diagnosis.results import DONE, STARTING, ProbeResult, Target, how_it_ended, judge, parts_of, step_of
+from vllm_ir.diagnosis.sayings import end_of, shorten, told_by_us
 from vllm_ir.policy import DENY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from vllm_ir.diagnosis.descendants import Process
     from vllm_ir.plugins.records import DistributionRecord
     from vllm_ir.plugins.static import Survey
     from vllm_ir.policy import Policy
@@ -37,7 +40,6 @@ PATIENCE: Final = 3
 NOISE: Final = 10_000_000
 """Bytes that a provider may print before it is ended."""
 
-_LINES: Final = 40
 _PAUSE: Final = 0.02
 _LAST_WORDS: Final = 2.0
 _KEPT: Final = ("VLLM_IR_CACHE",)
@@ -140,6 +142,7 @@ class _Child:
         folder: its working folder, empty but for what it tells and prints.
         killed: what that is called, and why it was ended, where we ended it.
         told: how much it had told when it last told something, and when that was.
+        started: what it had started when we ended it.
     """
 
     target: Target
@@ -149,6 +152,7 @@ class _Child:
     began: float
     killed: tuple[str, str] | None = None
     told: tuple[int, float] = field(default=(0, 0.0))
+    started: frozenset[Process] = frozenset()
 
     @classmethod
     def start(cls, target: Target, folder: Path, timeout: float) -> _Child:
@@ -160,7 +164,7 @@ class _Child:
             process = subprocess.Popen(  # noqa: S603 - this interpreter and this module
                 [sys.executable, "-X", "faulthandler", "-m", "vllm_ir.diagnosis.probe",
                  str(folder / "told"), target.distribution, target.provider],
-                env=_variables(target), cwd=folder / "in", stdin=subprocess.DEVNULL,
+                env={**_variables(target), MARK: str(folder)}, cwd=folder / "in", stdin=subprocess.DEVNULL,
                 stdout=printed, stderr=printed, start_new_session=True,
             )  # fmt: skip
         now = time.monotonic()
@@ -180,6 +184,7 @@ class _Child:
         elif (self.folder / "printed").stat().st_size > NOISE:
             self.killed = "crashed", f"printed more than {NOISE // 1_000_000} MB and was ended"
         if self.killed is not None:
+            self.started = find_descendants(self.process.pid, str(self.folder))
             self._let_it_say_where()
             self.kill()
         return self.killed is not None
@@ -199,17 +204,18 @@ class _Child:
         """End it and whatever it has started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
+        end_descendants(self.process.pid, str(self.folder), self.started)
         self.process.wait()
 
     @property
     def facts(self) -> list[dict[str, Any]]:
-        """What it told so far; half a line, or what is none, is left out."""
+        """What it told so far, long lines cut; half a line, or what is none, is left out."""
         found = []
         for line in (self.folder / "told").read_bytes().splitlines():
             with contextlib.suppress(ValueError):
                 fact = json.loads(line)
                 if isinstance(fact, dict):
-                    found.append(fact)
+                    found.append(shorten(fact))
         return found
 
     def result(self) -> ProbeResult:
@@ -218,7 +224,8 @@ class _Child:
         step, parts = step_of(facts), parts_of(facts)
         if self.killed is not None:
             kind, why = self.killed
-            return ProbeResult(self.target, kind, seconds, step, f"{step}: it {why}.", parts, output=self._printed())
+            output = told_by_us(self._printed(), why)
+            return ProbeResult(self.target, kind, seconds, step, f"{step}: it {why}.", parts, output=output)
         if step != DONE:
             reason = f"{step}: its process was ended by {how_it_ended(self.process.returncode)}."
             return ProbeResult(self.target, "crashed", seconds, step, reason, parts, output=self._printed())
@@ -227,6 +234,4 @@ class _Child:
     def _printed(self) -> str:
         """Return the last lines that it printed."""
         with (self.folder / "printed").open("rb") as file:
-            file.seek(max(0, (self.folder / "printed").stat().st_size - 100 * _LINES))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-        return "\n".join(lines[-_LINES:])
+            return end_of(file)

@@ -15,6 +15,10 @@ STARTING: Final = "starting"
 DONE: Final = "done"
 """The first and the last step of a probe."""
 
+ELSEWHERE: Final = "The traceback is in `vllm-ir list --load`"
+HERE: Final = "The traceback is in this report"
+"""Where somebody finds the traceback of what did not load, as its error says it, and as a report that has it does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -90,7 +94,8 @@ def judge(target: Target, facts: Sequence[Mapping[str, Any]], seconds: float) ->
     failure = next((fact["failure"] for fact in facts if isinstance(fact.get("failure"), dict)), None)
     if failure is not None:
         trace = failure.get("traceback")
-        return ProbeResult(target, "fails", seconds, "loading", str(failure.get("reason")), parts, trace)
+        reason = str(failure.get("reason")).replace(ELSEWHERE, HERE)
+        return ProbeResult(target, "fails", seconds, "loading", reason, parts, trace)
     raised = [part for part in parts if part["outcome"] == RAISES]
     differing = [part for part in parts if part["outcome"] == DIFFERS]
     worst = [*raised, *differing]

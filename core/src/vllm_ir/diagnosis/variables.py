@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 OURS: Final = (*KNOWN, "VLLM_BATCH_INVARIANT", "VLLM_LOGGING_LEVEL")
 """Variables that mean something to the core."""
 
-PATHS: Final = ("VLLM_IR_CACHE", "VLLM_IR_LOCK", "VLLM_IR_POLICY")
-"""Those of ours that name a file or a folder."""
-
 OTHERS: Final = (
     "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",
@@ -76,8 +73,8 @@ def read_variables(variables: Mapping[str, str], problems: Mapping[str, str]) ->
 
 
 def _empty(name: str, value: str) -> str | None:
-    """Return that a path is empty, which a template makes of a variable that is not set, or None."""
-    if name not in PATHS or value.strip():
+    """Return that the cache's path is empty, as a template leaves it; that of a lock or a policy cannot be read."""
+    if name != "VLLM_IR_CACHE" or value:
         return None
     return f"It is set to nothing and counts as not set. Set it to a path, or not at all: unset {name}."
 
