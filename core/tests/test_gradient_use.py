@@ -35,6 +35,36 @@ def test_only_some_inputs_want_a_gradient(
     assert all(torch.equal(leaf, before) for leaf, before in zip(leaves, kept, strict=True))
 
 
+@pytest.mark.parametrize("provider", ["native", "a"])
+@pytest.mark.parametrize("donated", [0, 1])
+def test_a_backward_pass_that_kept_what_is_donated_raises(state: Runtime, provider: str, donated: int) -> None:
+    """A kernel writes memory past autograd, which would take the new values for the old ones without a word."""
+    assert state is not None
+    op: Any = ops.fused_add_rms_norm
+
+    def past_autograd(
+        x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Write as a kernel does: .data has a version of its own."""
+        del weight, epsilon, variance_size
+        x.data.fill_(7)
+        x_residual.data.fill_(7)
+        return x, x_residual
+
+    op.register_impl("a", inplace=True)(past_autograd)
+    op.set_default(provider)
+    leaf = torch.ones(2, 4, requires_grad=True)
+    inputs = [torch.randn(2, 4), torch.randn(2, 4)]
+    lost = (leaf * inputs[donated]).sum()
+    op.maybe_inplace(*inputs, None, 1e-5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        lost.backward()
+    with torch.inference_mode():
+        made = [torch.randn(2, 4), torch.randn(2, 4)]
+        op.maybe_inplace(*made, None, 1e-5)
+    op.maybe_inplace(*made, None, 1e-5)
+
+
 @pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
 def test_without_grad_mode_maybe_inplace_donates(state: Runtime, add_provider: Any, mode: str) -> None:
     """Without grad mode a weight that could want a gradient does not, so the activations are written to."""

@@ -85,7 +85,11 @@ class Switchboard:
         declaration = op.declaration
         read = (op.name, declaration.signature, declaration.types)
         self.default = CallPath(*read, self._cold, failed, lambda: warm(op))
-        self.inplace = CallPath(*read, self._cold_inplace, failed, lambda: warm(op)) if op.allow_inplace else None
+        self.inplace = (
+            CallPath(*read, self._cold_inplace, failed, lambda: warm(op), declaration.activations)
+            if op.allow_inplace
+            else None
+        )
 
     @property
     def warmed(self) -> bool:
