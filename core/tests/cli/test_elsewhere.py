@@ -105,7 +105,7 @@ def test_each_machine_of_a_fleet(
 def test_the_reason_speaks_of_the_machine_that_was_named(fleet: Site) -> None:
     """And says nothing of this one."""
     done = fleet.run("explain", "rms_norm", "--platform", "cuda:7.5", COLUMNS="")
-    assert "made_sure' of dist-made_sure is for cuda >=9.0; the platform asked about is cuda 7.5." in done.stdout
+    assert "no: it is for cuda >=9.0; the platform asked about is cuda 7.5." in done.stdout
     assert "rms_norm, eager, on cuda 7.5, as it was named" in done.stdout
 
 
@@ -166,3 +166,26 @@ def test_the_list_of_another_machine(fleet: Site) -> None:
     done = fleet.run("list", "--load", "--platform", "rocm:gfx942")
     assert done.returncode == 2
     assert "--load imports on this machine" in done.stderr
+
+
+def test_a_provider_of_the_cpu_hands_on_the_calls_of_a_device(site: Site) -> None:
+    """Who asks about a GPU means tensors of the GPU, whoever was named first; a table says it in few words."""
+    add(site, "made_host", "cpu = {}")
+    variables = {"VLLM_IR_PROVIDERS": "made_host", "VLLM_IR_OP_PRIORITY": "rms_norm=made_host"}
+    for platform, selected in (("cuda:9.0", "native"), ("rocm:gfx942", "native"), ("cpu", "made_host")):
+        done = site.run("explain", "rms_norm", "--platform", platform, "--json", **variables)
+        assert (done.returncode, json.loads(done.stdout)["selected"]) == (0, selected), done.stderr
+        row = rows(done.stdout)["made_host"]
+        assert row["accepted"] == row["selected"] == (selected == "made_host")
+        assert row["reason"].startswith("takes CPU tensors only") == (selected == "native")
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_long_list_of_architectures_folds(site: Site, width: int) -> None:
+    """The row has the provider's name already, and no line is wider than the terminal."""
+    names = [f'"gfx11{number:02}"' for number in range(12)]
+    add(site, "made_red", f"rocm = {{ gfx = [{', '.join(names)}] }}")
+    variables = {"VLLM_IR_PROVIDERS": "made_red", "COLUMNS": str(width)}
+    done = site.run("explain", "rms_norm", "--platform", "cpu", **variables)
+    assert max(map(len, done.stdout.splitlines())) <= width
+    assert "no: it is for rocm (gfx1100, gfx1101," in " ".join(done.stdout.split())
