@@ -110,6 +110,8 @@ def test_what_was_altered_is_refused(locked: Site) -> None:
     assert done.stdout.startswith("distribution dist-fast, file pack_fast/hooks.py: locked ")
     assert "vllm-ir.lock was not written: what is installed is not what its wheels brought." in done.stderr
     assert (locked.folder / "vllm-ir.lock").read_bytes() == before
+    programs = locked.run_alone("lock", "--json")
+    assert (programs.returncode, programs.stdout, done.stdout in programs.stderr) == (1, "", True)
 
 
 def test_what_a_run_would_stop_with_is_refused(locked: Site) -> None:

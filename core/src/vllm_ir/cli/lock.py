@@ -6,6 +6,7 @@ Static: files are read and hashed, nothing is imported.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,7 @@ def run(arguments: list[str]) -> int:
     faults = [fault for seen in taken.inspected.values() for fault in seen.faults]
     if faults:
         for fault in faults:
-            print(fault)
+            print(fault, file=sys.stderr if options.json else sys.stdout)
         output.complain(f"{options.lock} was not written: what is installed is not what its wheels brought.")
         return 1
     file = Path(options.lock).expanduser()
