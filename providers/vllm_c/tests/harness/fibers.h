@@ -223,14 +223,14 @@ SHIM_UNCHECKED inline bool run_block(Block& block) {
   return finished && !block.trapped;
 }
 
-// Run a grid block by block; the answer is an empty text, or what went wrong in which block.
+// Run a grid block by block, from one on; the answer is an empty text, or what went wrong in which block.
 template <class F>
-SHIM_UNCHECKED std::string launch(Index grid, Index size, int order, unsigned seed, F body) {
+SHIM_UNCHECKED std::string launch(unsigned first, Index grid, Index size, int order, unsigned seed, F body) {
   Block& block = current();
   block.grid = grid, block.size = size, block.order = order, block.seed = seed;
   block.argument = &body;
   block.body = [](void* argument) { (*static_cast<F*>(argument))(); };
-  for (unsigned x = 0; x < grid.x; x++) {
+  for (unsigned x = first; x < grid.x; x++) {
     block.index = {x, 0, 0};
     block.error.clear();
     block.trapped = false;

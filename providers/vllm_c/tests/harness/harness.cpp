@@ -24,11 +24,12 @@ const std::map<std::string, Kernel>& kernels() {
   return table;
 }
 
-std::string run(const char* name, unsigned grid, unsigned x, unsigned y, const void* arguments, int order) {
+std::string run(const char* name, unsigned first, unsigned grid, unsigned x, unsigned y, const void* arguments,
+                int order) {
   const auto found = kernels().find(name);
   if (found == kernels().end()) return std::string("no variant ") + name;
   const Kernel kernel = found->second;
-  return shim::launch({grid, 1, 1}, {x, y, 1}, order, 7, [=] { kernel(arguments); });
+  return shim::launch(first, {grid, 1, 1}, {x, y, 1}, order, 7, [=] { kernel(arguments); });
 }
 
 template <class T>
@@ -40,10 +41,10 @@ T take(std::istream& from) {
 
 }  // namespace
 
-// Python's door: 0, or 1 with the reason in `reason`.
-extern "C" int harness_run(const char* name, unsigned grid, unsigned x, unsigned y, const void* arguments, int order,
-                           char* reason, size_t size) {
-  const std::string error = run(name, grid, x, y, arguments, order);
+// Python's door: 0, or 1 with the reason in `reason`. Blocks before `first` are left out.
+extern "C" int harness_run(const char* name, unsigned first, unsigned grid, unsigned x, unsigned y,
+                           const void* arguments, int order, char* reason, size_t size) {
+  const std::string error = run(name, first, grid, x, y, arguments, order);
   snprintf(reason, size, "%s", error.c_str());
   return error.empty() ? 0 : 1;
 }
@@ -65,7 +66,7 @@ static std::string run_job(std::istream& job, int order) {
     const uint64_t at = take<uint64_t>(job), buffer = take<uint64_t>(job), distance = take<uint64_t>(job);
     arguments[at / 8] = reinterpret_cast<uint64_t>(buffers[buffer]) + distance;
   }
-  const std::string error = run(name.c_str(), grid, x, y, arguments.data(), order);
+  const std::string error = run(name.c_str(), 0, grid, x, y, arguments.data(), order);
   for (char* buffer : buffers) free(buffer);
   return error.empty() ? error : name + ": " + error;
 }
