@@ -55,3 +55,27 @@ def test_a_terminal_gets_no_empty_column(
     assert capsys.readouterr().out.splitlines() == [
         "report", "", "table", "name  value", "x_y   1|2", "z     3", "", "code", "  x",
     ]  # fmt: skip
+
+
+def test_a_path_that_no_line_has_room_for_folds_behind_a_slash(
+    capsys: pytest.CaptureFixture[str], columns: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No line of findings, facts and tables is too long, and no letter is lost; where there is room it is whole."""
+    path = "/opt/environments/serving/lib/python3.11/site-packages/package"
+    sections = [
+        Section("findings", paragraphs=[f"cache {path}: It is no folder."]),
+        Section("facts", facts={"python": path}),
+        Section("table", ("folder", "mode"), [(path, "drwx------ a-long-owner a-long-group"), ("/b", "-")]),
+    ]
+    pages.show("report", sections)
+    assert capsys.readouterr().out.count(path) == 3
+    columns(40)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    pages.show("report", sections)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 40
+    assert "".join(out.split()).count(path) == 3
+    columns(120)
+    pages.show("report", sections)
+    assert capsys.readouterr().out.count(path) == 3

@@ -15,6 +15,9 @@ from vllm_ir.cli import output
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+_INDENT: Final = 4
+"""Blanks before a further line of a paragraph."""
+
 _SPECIAL: Final = re.compile(r"([\\|<*]|(?<![A-Za-z0-9])_(?=_)|(?<=_)_)")
 
 
@@ -88,17 +91,35 @@ def _plain(text: str) -> str:
     return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
+def _folding(text: str) -> str:
+    """Return a text without control characters, in which a path that no line has room for folds behind a slash."""
+    room = max(1, output.terminal_width() - _INDENT)
+    return " ".join(_in_steps(word, room) for word in _plain(text).split(" "))
+
+
+def _in_steps(word: str, room: int) -> str:
+    """Return a word with a blank behind the last slash of each piece that a line has room for."""
+    pieces = []
+    while len(word) > room and (place := word.rfind("/", 1, room)) > 0:
+        pieces.append(word[: place + 1])
+        word = word[place + 1 :]
+    return " ".join([*pieces, word])
+
+
 def _lay_out(each: Section) -> None:
     """Print a section for whoever sits before a terminal."""
     output.print_text(each.title, output.BOLD)
     for text in each.paragraphs:
-        output.print_note("", _plain(text), output.BAD)
-    output.print_facts({name: _plain(value) for name, value in each.facts.items()})
+        output.print_note("", _folding(text), output.BAD)
+    output.print_facts({name: _folding(value) for name, value in each.facts.items()})
     if each.rows:
         kept = [place for place in range(len(each.headings)) if any(row[place] for row in each.rows)]
         output.print_table(
             [each.headings[place] for place in kept],
-            [[(_plain(row[place]), output.BOLD if not place else output.PLAIN) for place in kept] for row in each.rows],
+            [
+                [(_folding(row[place]), output.BOLD if not place else output.PLAIN) for place in kept]
+                for row in each.rows
+            ],
         )
     if each.verbatim:
         output.print_verbatim(_plain(each.verbatim))
