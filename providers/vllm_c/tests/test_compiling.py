@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import re
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -107,13 +109,75 @@ def test_the_table_has_no_block_without_registers_and_no_spill_worth_a_cache_lin
 @needs_nvrtc
 def test_what_the_compiler_refuses_is_an_error_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel, the architecture and the compiler's first lines are in the sentence, and it pickles."""
-    with pytest.raises(CannotCompile, match=r"does not compile rotary_float32 for sm_10:\n"):
+    with pytest.raises(
+        CannotCompile, match=r"does not compile rotary_float32 for sm_10:\n[^$]*Use an NVRTC that knows"
+    ):
         compile_program(Program("rotary", "float32"), "sm_10")
     monkeypatch.setattr(variants, "source", lambda _: "this is no CUDA C\n")
-    with pytest.raises(CannotCompile, match=r"rotary\.cu") as caught:
+    with pytest.raises(CannotCompile, match=r"rotary\.cu[^$]*do not fit: report it with this log") as caught:
         compile_program(Program("rotary", "float32"), "sm_90")
     again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own
     assert (str(again), again.arch, again.program) == (str(caught.value), "sm_90", "rotary_float32")
+
+
+@needs_nvrtc
+def test_a_header_that_the_compiler_misses_is_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another NVRTC would not help."""
+    monkeypatch.setattr(compiling, "include_folders", lambda: ())
+    with pytest.raises(CannotCompile, match=r"could not open source file[^$]*Install CUDA's headers") as caught:
+        compile_program(Program("rotary", "float32"), "sm_90")
+    assert "Use an NVRTC" not in str(caught.value)
+
+
+def headers(root: Path, version: int | None, names: tuple[str, ...] = compiling.HEADERS) -> Path:
+    """Make a folder of headers that say of which CUDA they are."""
+    root.mkdir(parents=True)
+    for name in names:
+        (root / name).write_text("// a header\n")
+    if version is not None:
+        (root / "cuda_runtime_api.h").write_text(f"/* */\n#define CUDART_VERSION  {version}\n")
+    return root
+
+
+def test_headers_of_another_cuda_or_incomplete_ones_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever are there are named with what is wrong; a toolkit is asked last, and only for its own major version."""
+    wheel = tmp_path / "nvidia" / "cu13" / "include"
+    spec = ModuleSpec("nvidia", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path / "nvidia")]
+    monkeypatch.setattr(compiling, "find_spec", lambda _: spec)
+    monkeypatch.setattr(compiling, "nvrtc_version", lambda: (13, 0))
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path / "none"))
+    monkeypatch.setattr(compiling, "TOOLKIT", headers(tmp_path / "cuda12", 12040))
+    find = compiling.include_folders.__wrapped__
+    headers(wheel, 13000, ("cuda_bf16.h",))
+    with pytest.raises(
+        ImportError,
+        match=rf"cuda_bf16.h and cuda_fp16.h are not found .*{wheel} lacks cuda_fp16.h, .*cuda12 is of CUDA 12\.4",
+    ):
+        find()
+    monkeypatch.setattr(compiling, "TOOLKIT", headers(tmp_path / "unknown", None))
+    with pytest.raises(ImportError, match="unknown does not say of which CUDA it is"):
+        find()
+    monkeypatch.setattr(compiling, "TOOLKIT", headers(tmp_path / "cuda13", 13010))
+    assert find() == (tmp_path / "cuda13",)
+    (wheel / "cuda_fp16.h").touch()
+    assert find() == (wheel,)
+
+
+def test_the_headers_have_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of their version, and of every header and what is behind it."""
+    root = headers(tmp_path / "include", 13000)
+    monkeypatch.setattr(compiling, "include_folders", lambda: (root,))
+    digest, found = compiling.headers_digest.__wrapped__, set()
+    found.add(digest())
+    for name in ("cuda_fp16.hpp", "cuda_bf16.h", "cuda_bf16.hpp"):
+        (root / name).write_text("// changed\n")
+        found.add(digest())
+    (root / "cuda_runtime_api.h").write_text("#define CUDART_VERSION 13010\n")
+    found.add(digest())
+    assert len(found) == 5
 
 
 @needs_nvrtc
@@ -145,17 +209,18 @@ def test_a_missing_compiler_or_header_is_an_error_with_the_command(monkeypatch: 
 
 
 def test_the_key_changes_with_everything_that_makes_a_cubin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Architecture, program, compiler, options, sources and headers."""
+    """Architecture, program, compiler, options, sources, headers, and CUDA's headers."""
     keys = {
         compiling.key(Program("gate", "float32"), "sm_90", (13, 0)),
         compiling.key(Program("gate", "float32"), "sm_80", (13, 0)),
         compiling.key(Program("gate", "float16"), "sm_90", (13, 0)),
         compiling.key(Program("norm", "float32"), "sm_90", (13, 0)),
         compiling.key(Program("gate", "float32"), "sm_90", (13, 1)),
+        compiling.key(Program("gate", "float32"), "sm_90", (13, 0), "another digest"),
     }
     with monkeypatch.context() as patch:
         patch.setattr(compiling, "OPTIONS", ("-std=c++17",))
         keys.add(compiling.key(Program("gate", "float32"), "sm_90", (13, 0)))
     monkeypatch.setattr(variants, "headers", lambda: {"rows.h": "// another\n"})
     keys.add(compiling.key(Program("gate", "float32"), "sm_90", (13, 0)))
-    assert len(keys) == 7
+    assert len(keys) == 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import resource
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from vllm_ir_provider_vllm_c import compiling, cubins
+from vllm_ir_provider_vllm_c import compiling, cubins, trust
 from vllm_ir_provider_vllm_c.compiling import Cubin
 from vllm_ir_provider_vllm_c.errors import CompilerMissing, UnsafeCache
 from vllm_ir_provider_vllm_c.variants import Program
@@ -49,10 +50,12 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compil
     """Put a compiler that counts in NVRTC's place, and a cache below the test's folder."""
     made = Compiler(tmp_path / "marks")
     monkeypatch.setattr(compiling, "nvrtc_version", lambda: (13, 0))
+    monkeypatch.setattr(compiling, "headers_digest", lambda: "13.0")
     monkeypatch.setattr(compiling, "compile_program", made)
     monkeypatch.setattr(cubins, "BUILT", tmp_path / "built")
     monkeypatch.setenv("VLLM_IR_CACHE", str(tmp_path / "cache"))
     cubins._folder.cache_clear()
+    cubins._say.cache_clear()
     yield made
     cubins._folder.cache_clear()
 
@@ -86,12 +89,17 @@ def test_processes_that_start_together_compile_once(compiler: Compiler) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"vllm_c cubin 1\n{}\n", b"something else", b"vllm_c cubin 1\n[]\nxx"])
-def test_a_damaged_file_is_made_anew(damage: bytes, compiler: Compiler, tmp_path: Path) -> None:
-    """Cut short, or not ours: never loaded."""
+def test_a_damaged_file_is_made_anew(
+    damage: bytes, compiler: Compiler, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cut short, or not ours: never loaded, and said once."""
     cubins.fetch(PROGRAM, "sm_90")
     kept(tmp_path).write_bytes(damage)
     assert cubins.fetch(PROGRAM, "sm_90") == CUBIN
     assert compiler.times == 2
+    assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
+        f"vllm_c: {kept(tmp_path)} is damaged, and is not used"
+    ]
 
 
 def test_a_changed_byte_is_noticed(compiler: Compiler, tmp_path: Path) -> None:
@@ -116,12 +124,126 @@ def test_a_folder_that_others_can_write_is_not_used(mode: int, compiler: Compile
     assert list(shared.iterdir()) == []
 
 
-def test_a_file_that_others_can_write_is_not_read(compiler: Compiler, tmp_path: Path) -> None:
-    """Whoever could write it could have."""
+@pytest.mark.parametrize("mode", [0o777, 0o707])
+def test_a_folder_below_one_that_others_can_write_is_not_used(mode: int, compiler: Compiler, tmp_path: Path) -> None:
+    """They could rename it away and put their own there; the warning names the folder above and how to close it."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(mode)
+    with pytest.warns(UnsafeCache, match=rf"others can write {tmp_path}/cache, above it, .* \(chmod go-w {tmp_path}/"):
+        cubins.fetch(PROGRAM, "sm_90")
+    assert compiler.times == 1
+    assert list((tmp_path / "cache" / "vllm_c").iterdir()) == []
+
+
+def test_a_folder_behind_a_link_is_judged_by_the_way_there(compiler: Compiler, tmp_path: Path) -> None:
+    """A home that is a link is used; one that leads through a folder that others can write is not."""
+    (tmp_path / "open" / "home").mkdir(parents=True)
+    (tmp_path / "cache").symlink_to("open/home")
     cubins.fetch(PROGRAM, "sm_90")
-    kept(tmp_path).chmod(0o666)
+    assert compiler.times == 1
+    assert len(list((tmp_path / "open" / "home" / "vllm_c").glob("*.cubin"))) == 1
+    (tmp_path / "open").chmod(0o777)
+    cubins._folder.cache_clear()
+    with pytest.warns(UnsafeCache, match=f"others can write {tmp_path}/open, above it"):
+        cubins.fetch(PROGRAM, "sm_90")
+    (tmp_path / "open").chmod(0o1777)
+    cubins._folder.cache_clear()
+    assert cubins.folder() == tmp_path / "cache" / "vllm_c", "in a sticky folder only owners rename"
+
+
+def facts(mode: int, user: int, group: int) -> os.stat_result:
+    """Return what a file system says of a folder or link."""
+    return os.stat_result((mode, 0, 0, 1, user, group, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("mode", "user", "group", "problem"),
+    [
+        (stat.S_IFDIR | 0o755, 0, 0, None),
+        (stat.S_IFDIR | 0o755, 1000, 1000, None),
+        (stat.S_IFDIR | 0o775, 1000, 1000, None),  # a group with its owner's number is that owner's own
+        (stat.S_IFDIR | 0o775, 1000, 50, "others can write /a, above it"),
+        (stat.S_IFDIR | 0o755, 1001, 1001, "/a, above it, belongs to user 1001"),
+        (stat.S_IFLNK | 0o777, 1000, 1000, None),
+        (stat.S_IFLNK | 0o777, 1001, 1001, "/a, above it, belongs to user 1001"),
+        (stat.S_IFDIR | 0o1777, 0, 0, None),
+    ],
+)
+def test_folders_above_are_judged_by_owner_and_mode(
+    mode: int, user: int, group: int, problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For user 1000: root's and one's own are trusted, links by their owner, sticky folders by what is in them."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(Path, "lstat", lambda _: facts(mode, user, group))
+    doubt = trust._of_folder_above(Path("/a"))
+    assert (doubt and doubt.problem[: len(problem or "")]) == problem
+
+
+def test_a_folder_of_another_user_is_none_to_chmod(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What helps is another name."""
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.warns(UnsafeCache, match=r"belongs to user \d+\. Name a folder below one of your own") as caught:
+        cubins.folder()
+    assert "chmod" not in str(caught[0].message)
+    assert compiler.times == 0
+
+
+@pytest.mark.parametrize("what", ["writable", "link", "pipe", "unreadable"])
+def test_a_file_that_may_be_somebody_elses_is_not_read(
+    what: str,
+    compiler: Compiler,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever could write it could have: it is made anew, and why is said once."""
     cubins.fetch(PROGRAM, "sm_90")
+    file = kept(tmp_path)
+    if what == "writable":
+        file.chmod(0o666)
+    elif what == "link":
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    elif what == "pipe":
+        file.unlink()
+        os.mkfifo(file, 0o600)
+    else:
+        may = os.open
+
+        def closed(path: Path, flags: int, *rest: int) -> int:
+            """Refuse to open the one file, as the system does to all but root."""
+            if path == file:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return may(path, flags, *rest)
+
+        monkeypatch.setattr(os, "open", closed)
+    assert cubins.fetch(PROGRAM, "sm_90") == CUBIN
     assert compiler.times == 2
+    words = {
+        "writable": "can be written by others",
+        "link": "is a symbolic link",
+        "pipe": "is no regular file",
+        "unreadable": "cannot be read (Permission denied)",
+    }
+    assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
+        f"vllm_c: {file} {words[what]}, and is not used"
+    ]
+
+
+def test_what_is_judged_is_what_is_read(compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that takes another's place between the two is not read: the judgement is of the open file."""
+    cubins.fetch(PROGRAM, "sm_90")
+    file, judge = kept(tmp_path), trust.of_file
+
+    def swap(open_file: os.stat_result) -> str | None:
+        """Put another file there, once the first one is open."""
+        (tmp_path / "other").write_bytes(b"somebody else's")
+        (tmp_path / "other").replace(file)
+        return judge(open_file)
+
+    monkeypatch.setattr(trust, "of_file", swap)
+    assert cubins.read(file) == CUBIN
+    assert compiler.times == 1
 
 
 def test_a_link_is_not_followed(compiler: Compiler, tmp_path: Path) -> None:
@@ -205,7 +327,7 @@ def test_what_was_built_ahead_of_time_needs_no_compiler(
 ) -> None:
     """For its own architecture and for later ones of its family; for others the compiler is asked."""
     (tmp_path / "built").mkdir()
-    cubins.write(cubins.built_file(PROGRAM, "sm_80", tmp_path / "built"), CUBIN)
+    cubins.store(cubins.built_file(PROGRAM, "sm_80", tmp_path / "built"), CUBIN, cubins.FOR_ALL)
     assert cubins.fetch(PROGRAM, "sm_80") == cubins.fetch(PROGRAM, "sm_86") == CUBIN
     assert compiler.times == 0
 
@@ -217,3 +339,29 @@ def test_what_was_built_ahead_of_time_needs_no_compiler(
     monkeypatch.setattr(compiling, "nvrtc_version", absent)
     with pytest.raises(CompilerMissing, match=r"build --arch sm_90"):
         cubins.fetch(PROGRAM, "sm_90")
+
+
+def test_what_was_built_ahead_of_time_and_cannot_be_read_is_said(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once; a link is none to be refused there, since installers make them."""
+    (tmp_path / "built").mkdir()
+    file, may = cubins.built_file(PROGRAM, "sm_80", tmp_path / "built"), os.open
+    cubins.store(tmp_path / "store", CUBIN, cubins.FOR_ALL)
+    file.symlink_to(tmp_path / "store")
+    assert cubins.fetch(PROGRAM, "sm_80") == CUBIN
+    assert compiler.times == 0
+
+    def closed(path: Path, flags: int, *rest: int) -> int:
+        """Refuse to open the one file, as the system does to all but root."""
+        if path == file:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return may(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", closed)
+    for _ in range(2):
+        assert cubins.fetch(PROGRAM, "sm_80") == CUBIN
+    assert compiler.times == 1
+    assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
+        f"vllm_c: {file} cannot be read (Permission denied), and is not used"
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -100,3 +101,8 @@ def test_a_missing_compiler_is_refused_unless_cubins_were_built(
     assert "[cuda13]" in str(verdict)
     (tmp_path / "gate.cubin").touch()
     assert availability.supported() is True
+    for closed in (tmp_path / "gate.cubin", tmp_path):  # root is let in everywhere
+        monkeypatch.setattr(os, "access", lambda path, _, closed=closed: path != closed)
+        verdict = availability.supported()
+        assert isinstance(verdict, Unsupported)
+        assert str(verdict).startswith(f"{closed} was built ahead of time and cannot be read (chmod a+rX {closed})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 from vllm_ir_provider_vllm_c import cubins, geometry, hooks, loading
 from vllm_ir_provider_vllm_c.compiling import Cubin
-from vllm_ir_provider_vllm_c.errors import CannotLoad, KernelError, NotWarm
+from vllm_ir_provider_vllm_c.errors import CannotLoad, CannotStart, KernelError, NotWarm
 from vllm_ir_provider_vllm_c.launcher import CupyLauncher
 from vllm_ir_provider_vllm_c.variants import PROGRAMS
 
@@ -27,7 +28,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.device = 0
-        self.capturing = False
+        self.capturing: set[int] = set()
         self.refuses = False
         self.fetched: list[tuple[str, str]] = []
         self.entered: list[int] = []
@@ -53,6 +54,9 @@ class Driver:
     def start(self, kernel: int, launch: Launch, stream: int) -> None:
         """Write down device, stream and blocks."""
         del kernel
+        if self.refuses:
+            msg = "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"
+            raise RuntimeError(msg)
         self.started.append((self.device, stream, launch.blocks))
 
     def fetch(self, program: Program, arch: str) -> Cubin:
@@ -79,7 +83,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     for name, function in {
         "get_device_capability": lambda _: (9, 0),
         "current_device": lambda: made.device,
-        "is_current_stream_capturing": lambda: made.capturing,
+        "is_current_stream_capturing": lambda: made.device in made.capturing,
         "device": made.on,
     }.items():
         monkeypatch.setattr(torch.cuda, name, function)
@@ -128,13 +132,25 @@ def test_nothing_is_loaded_or_started_for_no_rows(driver: Driver) -> None:
 
 def test_a_cold_kernel_in_a_capture_is_an_error_that_says_how_to_warm_up(driver: Driver) -> None:
     """Nothing is compiled or loaded then; a warm kernel is started as ever."""
-    driver.capturing = True
+    driver.capturing = {0}
     with pytest.raises(NotWarm, match=r"norm_float32 is not loaded on cuda:1.*vllm_ir\.warm_up\('cuda:1'\)"):
         loading.run(launch(), torch.device("cuda", 1))
     assert driver.fetched == []
-    driver.capturing = False
+    driver.capturing = set()
     loading.warm_up(torch.device("cuda", 1), [torch.float32])
-    driver.capturing = True
+    driver.capturing = {0, 1}
+    loading.run(launch(), torch.device("cuda", 1))
+    assert driver.started == [(1, 701, 1)]
+
+
+@pytest.mark.parametrize("captured", [0, 1])
+def test_a_capture_on_either_device_is_seen(driver: Driver, captured: int) -> None:
+    """On the tensor's device and on the current one; a third is none of this thread's concern."""
+    driver.capturing = {captured}
+    with pytest.raises(NotWarm, match="cuda:1"):
+        loading.run(launch(), torch.device("cuda", 1))
+    assert (driver.fetched, driver.device) == ([], 0)
+    driver.capturing = {2}
     loading.run(launch(), torch.device("cuda", 1))
     assert driver.started == [(1, 701, 1)]
 
@@ -158,6 +174,20 @@ def test_what_the_driver_refuses_is_an_error_and_is_tried_anew(driver: Driver) -
     driver.refuses = False
     loading.run(launch(), torch.device("cuda", 0))
     assert len(driver.started) == 1
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_launch_that_the_driver_refuses_is_an_error(driver: Driver, index: int) -> None:
+    """The kernel, the architecture, the grid and the cause; it pickles."""
+    loading.warm_up(torch.device("cuda", index), [torch.float32])
+    driver.refuses = True
+    with pytest.raises(
+        CannotStart,
+        match=r"start rms_norm<float, true, 1> for sm_90 with 1 blocks of 32 x 4 threads: .*OUT_OF_RESOURCES",
+    ) as caught:
+        loading.run(launch(), torch.device("cuda", index))
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own
+    assert (str(again), again.kernel, again.arch) == (str(caught.value), "rms_norm<float, true, 1>", "sm_90")
 
 
 def test_more_rows_than_a_grid_has_blocks_are_an_error(driver: Driver) -> None:

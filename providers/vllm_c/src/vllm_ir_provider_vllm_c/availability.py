@@ -36,11 +36,16 @@ def supported() -> bool | Unsupported:
             f"{' and '.join(several)} are both installed and write over each other's files: uninstall all of them,"
             " then install the one for this driver"
         )
-    if any(cubins.BUILT.glob("*.cubin")):
+    closed = cubins.unreadable(cubins.BUILT)
+    if closed is None and any(cubins.BUILT.glob("*.cubin")):
         return True
     try:
         compiling.include_folders()
     except ImportError as error:
+        if closed is not None:
+            return Unsupported(
+                f"{closed} was built ahead of time and cannot be read (chmod a+rX {closed}), and {error}"
+            )
         return Unsupported(
             f"{error}: pip install 'vllm-ir-provider-vllm-c[cuda13]' ([cuda12] with CuPy for CUDA 12),"
             " or install a wheel with cubins built ahead of time"

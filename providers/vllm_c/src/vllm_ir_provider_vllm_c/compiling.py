@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sysconfig
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,7 +30,10 @@ OPTIONS: Final = ("-std=c++17", "-fmad=false", "-ftz=false", "-prec-div=true", "
 REPORT: Final = "--ptxas-options=-v"
 """Puts registers and spills into the compiler's log."""
 
-HEADER: Final = "cuda_bf16.h"
+HEADERS: Final = ("cuda_bf16.h", "cuda_fp16.h")
+"""CUDA's headers that the sources include."""
+
+TOOLKIT: Final = Path("/usr/local/cuda/include")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +81,71 @@ def include_folders() -> tuple[Path, ...]:
     """Return the folders of CUDA's headers, those of the installed wheels before those of a toolkit.
 
     Raises:
-        ImportError: the headers are nowhere.
+        ImportError: the headers are nowhere, or of another CUDA than NVRTC.
     """
     spec = find_spec("nvidia")
     wheels = [Path(each) for each in (spec.submodule_search_locations or ())] if spec else []
     major = nvrtc_version()[0]
     roots = [folder / f"cu{major}" / "include" for folder in wheels]
     roots += [folder / "cuda_runtime" / "include" for folder in wheels]
-    roots += [Path(sysconfig.get_path("data")) / "include", Path("/usr/local/cuda/include")]
+    roots += [Path(sysconfig.get_path("data")) / "include", TOOLKIT]
+    others: list[str] = []
     for root in roots:
-        if (root / HEADER).is_file():
+        problem = wrong_headers(root, major)
+        if problem is None:
             beside = [root / "cccl", root.parent.parent / "cuda_cccl" / "include"]
             return (root, *(each for each in beside if each.is_dir()))
-    msg = f"CUDA's header {HEADER} is not found (the wheel nvidia-cuda-runtime has it)"
+        others += [problem] if problem else []
+    found = f"; {', '.join(dict.fromkeys(others))}" if others else ""
+    msg = f"CUDA's headers {' and '.join(HEADERS)} are not found (the wheel nvidia-cuda-runtime has them){found}"
     raise ImportError(msg)
 
 
-def key(program: Program, arch: str, version: tuple[int, int]) -> str:
-    """Return what tells this cubin from every other: architecture, sources, options and compiler."""
+def wrong_headers(root: Path, major: int) -> str | None:
+    """Return why a folder's headers do not fit an NVRTC of a major version, "" if it has none, None if they fit."""
+    absent = [name for name in HEADERS if not (root / name).is_file()]
+    if len(absent) == len(HEADERS):
+        return ""
+    if absent:
+        return f"{root} lacks {absent[0]}"
+    version = headers_version(root)
+    if version is None:
+        return f"{root} does not say of which CUDA it is"
+    return None if version[0] == major else f"{root} is of CUDA {version[0]}.{version[1]}, and NVRTC of {major}"
+
+
+def headers_version(root: Path) -> tuple[int, int] | None:
+    """Return which CUDA a folder's headers are of, or None where they do not say."""
+    try:
+        text = (root / "cuda_runtime_api.h").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    said = re.search(r"^\s*#\s*define\s+CUDART_VERSION\s+(\d+)", text, re.MULTILINE)
+    return (int(said[1]) // 1000, int(said[1]) % 1000 // 10) if said else None
+
+
+@lru_cache(maxsize=1)
+def headers_digest() -> str:
+    """Return what tells CUDA's headers from others: compiled code is half theirs.
+
+    Raises:
+        ImportError: the headers are nowhere, or of another CUDA than NVRTC.
+    """
+    root = include_folders()[0]
+    made_of = hashlib.sha256(str(headers_version(root)).encode())
+    for name in HEADERS:
+        for file in (root / name, (root / name).with_suffix(".hpp")):  # the functions are in the second
+            made_of.update(file.read_bytes() if file.is_file() else b"")
+    return made_of.hexdigest()
+
+
+def key(program: Program, arch: str, version: tuple[int, int], cuda_headers: str = "") -> str:
+    """Return what tells this cubin from every other: architecture, sources, options, compiler and CUDA's headers."""
     made_of = {
         "arch": arch,
         "source": variants.source(program.source),
         "headers": variants.headers(),
+        "cuda": cuda_headers,
         "expressions": program.expressions,
         "options": OPTIONS,
         "nvrtc": version,

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from vllm_ir.errors import IrError, IrWarning
 
-__all__ = ["CannotCompile", "CannotLoad", "CompilerMissing", "KernelError", "NotWarm", "UnsafeCache"]
+__all__ = [
+    "CannotCompile",
+    "CannotLoad",
+    "CannotStart",
+    "CannotWrite",
+    "CompilerMissing",
+    "KernelError",
+    "NotWarm",
+    "UnsafeCache",
+]
 
 
 class KernelError(IrError, RuntimeError):
@@ -37,12 +46,24 @@ class CannotCompile(KernelError):
         shown = "\n".join(f"    {line}" for line in lines) or "    (the compiler said nothing)"
         super().__init__(
             f"vllm_c: {compiler} does not compile {program} for {arch}:\n{shown}\n"
-            f"Use an NVRTC that knows {arch}, or deny the provider: VLLM_IR_PROVIDERS_DISABLED=vllm_c.",
+            f"{self._advice(log, arch)}, or deny the provider: VLLM_IR_PROVIDERS_DISABLED=vllm_c.",
             program=program,
             arch=arch,
             compiler=compiler,
             log=log,
         )
+
+    @staticmethod
+    def _advice(log: str, arch: str) -> str:
+        """Return what helps against what the compiler said, as the beginning of a sentence."""
+        if "--gpu-architecture" in log:
+            return f"Use an NVRTC that knows {arch}"
+        if "open source file" in log:
+            return (
+                "Install CUDA's headers: pip install 'vllm-ir-provider-vllm-c[cuda13]' (or [cuda12] with CuPy for"
+                " CUDA 12)"
+            )
+        return "This compiler and these sources do not fit: report it with this log, use another NVRTC"
 
 
 class CannotLoad(KernelError):
@@ -55,6 +76,35 @@ class CannotLoad(KernelError):
             " Update the driver, or use the NVRTC of an older CUDA.",
             program=program,
             arch=arch,
+            cause=cause,
+        )
+
+
+class CannotStart(KernelError):
+    """The driver refused a launch; CUDA may report here what an earlier kernel did."""
+
+    def __init__(self, *, kernel: str, arch: str, blocks: int, threads: tuple[int, int], cause: str) -> None:
+        self.kernel, self.arch, self.blocks, self.threads, self.cause = kernel, arch, blocks, threads, cause
+        super().__init__(
+            f"vllm_c: the driver does not start {kernel} for {arch} with {blocks} blocks of {threads[0]} x {threads[1]}"
+            f" threads: {cause}. If an earlier kernel is to blame, CUDA_LAUNCH_BLOCKING=1 shows which; to do without"
+            " these kernels: VLLM_IR_PROVIDERS_DISABLED=vllm_c.",
+            kernel=kernel,
+            arch=arch,
+            blocks=blocks,
+            threads=threads,
+            cause=cause,
+        )
+
+
+class CannotWrite(KernelError):
+    """A cubin built ahead of time could not be written."""
+
+    def __init__(self, *, path: str, cause: str) -> None:
+        self.path, self.cause = path, cause
+        super().__init__(
+            f"vllm_c cannot write {path}: {cause}. Name a folder that you can write, with room in it: --out FOLDER.",
+            path=path,
             cause=cause,
         )
 

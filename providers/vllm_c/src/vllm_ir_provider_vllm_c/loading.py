@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from vllm_ir_provider_vllm_c import cubins
-from vllm_ir_provider_vllm_c.errors import CannotLoad, KernelError, NotWarm
+from vllm_ir_provider_vllm_c.errors import CannotLoad, CannotStart, KernelError, NotWarm
 from vllm_ir_provider_vllm_c.geometry import MOST_BLOCKS, dtype_name
 from vllm_ir_provider_vllm_c.launcher import CupyLauncher
 from vllm_ir_provider_vllm_c.variants import DTYPES, PROGRAMS
@@ -60,7 +60,7 @@ def run(launch: Launch, device: torch.device) -> None:
 
     Raises:
         NotWarm: it is not loaded, and a CUDA graph is being captured.
-        KernelError: it cannot be compiled or loaded, or there are more rows than a grid has blocks.
+        KernelError: it cannot be compiled, loaded or started, or there are more rows than a grid has blocks.
     """
     if not launch.blocks:
         return
@@ -74,17 +74,37 @@ def run(launch: Launch, device: torch.device) -> None:
     if not _THREAD.entered:
         enter()
     stream: int = torch._C._cuda_getCurrentRawStream(index)  # noqa: SLF001 - the public way makes an object of it first
-    if torch.cuda.current_device() == index:
-        launcher().start(kernels[launch.expression], launch, stream)
-        return
-    with torch.cuda.device(index):
-        launcher().start(kernels[launch.expression], launch, stream)
+    try:
+        if torch.cuda.current_device() == index:
+            launcher().start(kernels[launch.expression], launch, stream)
+            return
+        with torch.cuda.device(index):
+            launcher().start(kernels[launch.expression], launch, stream)
+    except RuntimeError as error:  # what CuPy's and torch's errors are
+        raise CannotStart(
+            kernel=launch.expression,
+            arch=architecture(index),
+            blocks=launch.blocks,
+            threads=launch.threads,
+            cause=repr(error),
+        ) from error
 
 
 def enter() -> None:
     """Give the running thread the context of torch's current device; afterwards torch keeps it right."""
     launcher().enter(torch.cuda.current_device())
     _THREAD.entered = True
+
+
+def capturing(index: int) -> bool:
+    """Tell whether a graph is captured on a device's current stream, or on that of torch's current device.
+
+    A capture is spoiled by what its thread loads, on whichever device.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        return True
+    with torch.cuda.device(index):
+        return torch.cuda.is_current_stream_capturing()
 
 
 def load(program: Program, index: int) -> Mapping[str, int]:
@@ -94,7 +114,7 @@ def load(program: Program, index: int) -> Mapping[str, int]:
         NotWarm: a CUDA graph is being captured.
         KernelError: it cannot be compiled or loaded.
     """
-    if torch.cuda.is_current_stream_capturing():
+    if capturing(index):
         raise NotWarm(program=program.name, device=f"cuda:{index}")
     with _LOCK:
         loaded = _LOADED.get((index, program))
