@@ -63,6 +63,28 @@ def test_vllms_gates_take_contiguous_inputs_and_ours_the_rest(cpu: Any) -> None:
 
 
 @pytest.mark.usefixtures("loaded")
+def test_whose_kernel_it_is_does_not_go_by_the_number_of_rows(cpu: Any) -> None:
+    """One row cut out of packed rows is ours, as two are, though torch calls it contiguous."""
+    for rows in (1, 2):
+        x = torch.randn(rows, 32)[:, :16]
+        assert x.is_contiguous() == (rows == 1)
+        calls.gate(x, calls.SILU)
+        assert len(cpu.launches) == rows
+        assert torch.equal(calls.gate(torch.randn(2, 16)[:rows], calls.SILU), torch.full((rows, 8), 7.0))
+
+
+@pytest.mark.usefixtures("loaded")
+def test_where_bits_must_not_depend_on_the_batch_every_kernel_is_ours(
+    cpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row cut out by its number alone says nothing of how the others lie; so vLLM's serve no row then."""
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    calls.gate(torch.randn(2, 16), calls.SILU)
+    assert len(cpu.launches) == 1
+    assert set(vllm_ops.serving().values()) == {vllm_ops.OURS}
+
+
+@pytest.mark.usefixtures("loaded")
 def test_vllms_norms_are_never_used() -> None:
     """Their bits depend on the number of tokens; only what serves an op in full is said to serve it."""
     serving = vllm_ops.serving()

@@ -41,7 +41,7 @@ def gate(x: Tensor, activation: str) -> Tensor:
     """Return an activation of the first half of rows, times the second half."""
     out = x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
     theirs = vllm_ops.gate(activation)
-    if theirs is not None and x.is_contiguous() and out.numel():
+    if theirs is not None and dense(x) and out.numel():
         theirs(out, x)
         return out
     loading.run(geometry.gate(activation, x, out), x.device)
@@ -74,6 +74,12 @@ def results(first: Tensor, second: Tensor, donated: bool) -> tuple[Tensor, Tenso
     if donated and first.is_contiguous() and second.is_contiguous() and apart(first, second):
         return first, second
     return first.new_empty(first.shape), second.new_empty(second.shape)
+
+
+def dense(x: Tensor) -> bool:
+    """Tell whether a tensor is contiguous, judged without its leading size; False where that would decide."""
+    strides, sizes = x.stride(), x.shape
+    return strides[-1] == 1 and all(strides[i] == strides[i + 1] * sizes[i + 1] for i in range(x.dim() - 1))
 
 
 def apart(first: Tensor, second: Tensor) -> bool:

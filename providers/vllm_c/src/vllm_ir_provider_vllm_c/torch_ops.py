@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vllm_ir_provider_vllm_c import calls
-from vllm_ir_provider_vllm_c.calls import DONATED, GELU, GELU_TANH, KEPT, SILU
+from vllm_ir_provider_vllm_c.calls import DONATED, GELU, GELU_TANH, KEPT, SILU, dense
 
 NAMESPACE: Final = "vllm_ir_vllm_c"
 
@@ -169,12 +169,6 @@ def _settle(donated: tuple[Tensor, Tensor], results: tuple[Tensor, Tensor]) -> N
     for given, result in zip(donated, results, strict=True):
         if result is not given:
             given.copy_(result)
-
-
-def dense(x: Tensor) -> bool:
-    """Tell whether a tensor is contiguous, judged without its leading size; False where that would decide."""
-    strides, sizes = x.stride(), x.shape
-    return strides[-1] == 1 and all(strides[i] == strides[i + 1] * sizes[i + 1] for i in range(x.dim() - 1))
 
 
 def donating_fused_add_rms_norm(

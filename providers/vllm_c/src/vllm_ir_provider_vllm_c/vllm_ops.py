@@ -1,7 +1,9 @@
 """vLLM's own kernels, `torch.ops._C`, where a process has loaded them: which of them take the place of ours.
 
 Only those that keep what this provider promises. vLLM's norms do not: they choose their block, and with it the order of
-the sum, by the number of tokens, and the fused one rounds the sum before the variance. vLLM is never imported here.
+the sum, by the number of tokens, and the fused one rounds the sum before the variance. Its gates take dense inputs and
+ours the rest, and a build of vLLM may contract where ours do not, so a row's bits could go by how it was cut out of a
+batch: under VLLM_BATCH_INVARIANT=1 ours serve alone. vLLM is never imported here.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from vllm_ir.environment import Environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +27,8 @@ THEIRS: Final = "torch.ops._C of vLLM for contiguous inputs, otherwise this dist
 @cache
 def gate(activation: str) -> Callable[..., Any] | None:
     """Return vLLM's function (out, x) -> None for an activation, or None; asked once, so that it never changes."""
+    if Environment.read().batch_invariant:
+        return None
     name = GATES[activation]
     namespace = torch.ops._C  # noqa: SLF001 - what vLLM calls its namespace
     if not hasattr(namespace, name):
