@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from vllm_ir_provider_vllm_c import predicates
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ REFUSED = [
     ("rms_norm", (X, None, 1e-6, 65), predicates.NEEDS_VARIANCE),
     ("fused_add_rms_norm", (X, X.bfloat16(), None, 1e-6), predicates.NEEDS_RESIDUAL),
     ("fused_add_rms_norm", (X, X[0], None, 1e-6), predicates.NEEDS_RESIDUAL),
+    ("fused_add_rms_norm", (X, X[:1], None, 1e-6), predicates.NEEDS_RESIDUAL),
+    ("fused_add_rms_norm", (X, X[:, :32], None, 1e-6), predicates.NEEDS_RESIDUAL),
     ("fused_add_rms_norm", (X, torch.ones(64, 4).T, None, 1e-6), predicates.NEEDS_ADJACENT),
     ("silu_and_mul", (torch.ones(4, 7),), predicates.NEEDS_HALVES),
     ("gelu_and_mul", (X, "exact"), predicates.NEEDS_APPROXIMATION),
@@ -107,3 +110,38 @@ def test_what_a_kernel_takes_is_taken_on_a_gpu_alone(op: str, args: tuple[Any, .
     assert predicate(*args) is predicates.NEEDS_CUDA
     if sum(isinstance(arg, torch.Tensor) for arg in args) > 1:
         assert predicate(*faked(args, "cuda:0", "cuda:1")) is predicates.NEEDS_ONE_DEVICE
+
+
+NEGATED = [
+    ("rms_norm", (0,)),
+    ("rms_norm", (1,)),
+    ("fused_add_rms_norm", (1,)),
+    ("fused_add_rms_norm", (2,)),
+    ("silu_and_mul", (0,)),
+    ("rotary_embedding", (0, 1, 2, 5)),
+]
+
+
+@pytest.mark.parametrize(("op", "numbers"), NEGATED)
+def test_a_pending_negation_is_refused(op: str, numbers: tuple[int, ...]) -> None:
+    """The memory holds the negative of the values, and a launch reads memory."""
+    arguments: dict[str, tuple[Any, ...]] = {
+        "rms_norm": (X, torch.ones(64), 1e-6),
+        "fused_add_rms_norm": (X, X, torch.ones(64), 1e-6),
+        "silu_and_mul": (X,),
+        "rotary_embedding": rotary(),
+    }
+    args = faked(arguments[op], "cuda:0")
+    assert getattr(predicates, op)(*args) is True
+    for number in numbers:
+        changed = [torch._neg_view(arg) if i == number else arg for i, arg in enumerate(args)]
+        assert getattr(predicates, op)(*changed) is predicates.NEEDS_PLAIN
+
+
+def test_a_leading_size_that_may_change_is_not_asked() -> None:
+    """A residual of another open size is left to the call: no guard comes of the question."""
+    shapes = ShapeEnv()
+    with FakeTensorMode(shape_env=shapes):
+        one, other = (torch.empty(shapes.create_unbacked_symint(), 64, device="cuda:0") for _ in range(2))
+        assert predicates.fused_add_rms_norm(one, other, None, 1e-6) is True
+    assert shapes.guards == []

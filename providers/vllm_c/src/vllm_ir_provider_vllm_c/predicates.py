@@ -1,6 +1,7 @@
 """Which calls the kernels take, and the sentence for each that they do not.
 
-A call is judged by dtypes, trailing sizes and strides alone, the same for real tensors and fake ones.
+A call is judged by dtypes, trailing sizes and strides, the same for real tensors and fake ones; by a leading size only
+where it is a plain number, since one that changes while compiling must not be asked.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ NEEDS_CUDA: Final = Unsupported("needs CUDA tensors")
 NEEDS_ONE_DEVICE: Final = Unsupported("needs all tensors on one device")
 NEEDS_DTYPE: Final = Unsupported("needs float32, bfloat16 or float16")
 NEEDS_DIMENSIONS: Final = Unsupported(f"needs 1 to {MOST_DIMENSIONS} dimensions")
+NEEDS_PLAIN: Final = Unsupported("needs tensors without a pending negation (tensor.resolve_neg())")
 NEEDS_ADJACENT: Final = Unsupported("needs rows whose elements are adjacent in memory (last stride 1)")
 NEEDS_SHORT_ROWS: Final = Unsupported(f"needs rows of at most {MOST_ELEMENTS} elements")
 NEEDS_WEIGHT_DTYPE: Final = Unsupported("needs a weight of x's dtype or of float32")
@@ -34,6 +36,8 @@ NEEDS_POSITIONS: Final = Unsupported(
 NEEDS_HEADS: Final = Unsupported("needs rows of whole heads, and an even rotary_dim of at most head_size")
 NEEDS_ONE_DTYPE: Final = Unsupported("needs query and key of one dtype")
 NEEDS_CACHE: Final = Unsupported("needs a cos_sin_cache of adjacent rows of rotary_dim, of query's dtype or float32")
+
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> bool | Unsupported:
@@ -54,9 +58,31 @@ def fused_add_rms_norm(
         return refusal
     if x_residual.device != x.device:
         return NEEDS_ONE_DEVICE
-    if x_residual.dtype != x.dtype or x_residual.dim() != x.dim() or x_residual.shape[-1] != x.shape[-1]:
-        return NEEDS_RESIDUAL
+    return True if x_residual.dtype == x.dtype and _same_rows(x, x_residual) else NEEDS_RESIDUAL
+
+
+def _same_rows(x: Tensor, x_residual: Tensor) -> bool:
+    """Tell whether a residual has x's shape; native would broadcast one that has not.
+
+    While compiling, leading sizes are left to the call, which knows them.
+    """
+    sizes, others = x.shape, x_residual.shape
+    if len(sizes) != len(others) or sizes[-1] != others[-1]:
+        return False
+    if is_dynamo_compiling():
+        return True
+    for one, other in zip(sizes, others, strict=True):
+        if type(one) is int and type(other) is int and one != other:
+            return False
     return True
+
+
+def _negated(x: Tensor) -> bool:
+    """Tell whether a tensor's memory holds the negative of its values; torch's ops resolve that, a launch cannot.
+
+    Dynamo does not take the question, and what it traces is a torch op.
+    """
+    return not is_dynamo_compiling() and x.is_neg()
 
 
 def silu_and_mul(x: Tensor) -> bool | Unsupported:
@@ -98,6 +124,8 @@ def refusal_of_activation(x: Tensor) -> Unsupported | None:
         return NEEDS_DTYPE
     if not 0 < x.dim() <= MOST_DIMENSIONS:
         return NEEDS_DIMENSIONS
+    if _negated(x):
+        return NEEDS_PLAIN
     if x.stride(-1) != 1 and x.shape[-1] > 1:
         return NEEDS_ADJACENT
     return NEEDS_SHORT_ROWS if x.shape[-1] > MOST_ELEMENTS else None
@@ -108,17 +136,23 @@ def refusal_of_norm(x: Tensor, weight: Tensor | None, variance_size: int | None)
     refusal = refusal_of_activation(x)
     if refusal is not None:
         return refusal
-    size = x.shape[-1]
     if weight is not None:
-        if weight.dtype not in (x.dtype, torch.float32):
-            return NEEDS_WEIGHT_DTYPE
-        if weight.device != x.device:
-            return NEEDS_ONE_DEVICE
-        if weight.dim() != 1 or weight.shape[0] != size or (weight.stride(0) != 1 and size > 1):
-            return NEEDS_WEIGHT
-    if variance_size is not None and not 0 < variance_size <= size:
+        refusal = _refusal_of_weight(x, weight)
+    if refusal is None and variance_size is not None and not 0 < variance_size <= x.shape[-1]:
         return NEEDS_VARIANCE
-    return None
+    return refusal
+
+
+def _refusal_of_weight(x: Tensor, weight: Tensor) -> Unsupported | None:
+    """Return why the norms do not take a weight for an x, or None."""
+    if weight.dtype not in (x.dtype, torch.float32):
+        return NEEDS_WEIGHT_DTYPE
+    if weight.device != x.device:
+        return NEEDS_ONE_DEVICE
+    size = x.shape[-1]
+    if weight.dim() != 1 or weight.shape[0] != size or (weight.stride(0) != 1 and size > 1):
+        return NEEDS_WEIGHT
+    return NEEDS_PLAIN if _negated(weight) else None
 
 
 def refusal_of_gate(x: Tensor) -> Unsupported | None:
@@ -143,6 +177,7 @@ def refusal_of_rotary(
         (key.dtype == query.dtype, NEEDS_ONE_DTYPE),
         (_whole_heads(query, key, head_size, rotary_dim), NEEDS_HEADS),
         (_fits(cos_sin_cache, query.dtype, rotary_dim), NEEDS_CACHE),
+        (not _negated(positions) and not _negated(cos_sin_cache), NEEDS_PLAIN),
     )
     return next((reason for fits, reason in wanted if not fits), None)
 
