@@ -90,8 +90,9 @@ def _distribution(
 ) -> Iterator[Difference]:
     """Yield in what one distribution differs."""
     what, wheel = f"distribution {locked.name}", f"{locked.name}=={locked.version}"
+    rest = "." if seen.reason else f"; {anew.offer}"  # what has no digest, `lock` refuses
     if locked.version != found.version:
-        mend = f"{seen.install or 'Install it: pip install'} {wheel}; {anew.offer}"
+        mend = f"{seen.install or 'Install it: pip install'} {wheel}{rest}"
         yield Difference(what, locked.version, found.version, mend)
         return  # of another version everything else is another, too
     install = f"{seen.install or f'Install the wheel that was locked: {FORCED}'} {wheel}"
@@ -105,12 +106,12 @@ def _distribution(
             pinned=enforced or not seen.reason,
         )
     elif found.digest is None:
-        yield Difference(what, _short(locked.digest), f"no digest: {seen.reason}", f"{install}; {anew.offer}")
+        yield Difference(what, _short(locked.digest), f"no digest: {seen.reason}", f"{install}{rest}")
     elif locked.digest != found.digest:
         got = f"{_short(found.digest)}, under the same version"
         yield Difference(f"{what}, RECORD", _short(locked.digest), got, f"{install}; {anew.offer}")
     if locked.manifest != found.manifest:
-        mend = f"{install}; {anew.offer}"
+        mend = f"{install}{rest}"
         yield Difference(f"{what}, manifest", _short(locked.manifest), _short(found.manifest), mend)
     yield from seen.faults
 
