@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vllm_ir.platforms import Device, Platform
-from vllm_ir.plugins.fitting import device_types, in_words, unmet
+from vllm_ir.plugins.fitting import device_types, foreign, in_words, unmet
 from vllm_ir.plugins.manifest import Need, Place
 
 HERE = Place("made.toml", "platforms")
@@ -61,6 +61,16 @@ def test_a_need_of_the_cpu_is_met_everywhere(name: str) -> None:
     assert device_types(need("cpu"), platform) == {"cpu"}
     assert device_types({**need("cpu"), **need(name)}, platform) == {"cpu", TYPES[name]}
     assert device_types(need("cuda" if name != "cuda" else "rocm"), platform) == frozenset()
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_who_is_never_given_a_tensor_is_whom_its_device_types_leave_out(name: str) -> None:
+    """A provider of the CPU takes nothing from a device; one of a platform that only loading tells may take any."""
+    platform, device = machine(name), TYPES[name]
+    refused = f"takes CPU tensors only, and those of a call on {name} are taken to be on its device"
+    assert foreign(need("cpu"), platform, device) == (None if name == "cpu" else refused)
+    assert foreign({**need("cpu"), **need(name)}, platform, device) is None
+    assert foreign(need("cuda" if name != "cuda" else "rocm"), platform, device) is None
 
 
 @pytest.mark.parametrize("wanted", ["cuda", "rocm", "xpu", "npu"])

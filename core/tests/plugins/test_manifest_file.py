@@ -237,3 +237,14 @@ def test_reading_needs_no_torch_and_no_packaging() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_missing_key_says_where_one_is_shown() -> None:
+    """And a misspelt one ends with the question alone."""
+    with pytest.raises(errors.ManifestMissingKey) as missing:
+        read_manifest((START + "[providers.p]").encode(), "made.toml")
+    assert str(missing.value) == (
+        "made.toml: providers.p.platforms is missing, wanted the key with a value, as docs/manifest.md shows it."
+    )
+    with pytest.raises(errors.ManifestUnknownKey, match=r"Did you mean 'schema'\?$"):
+        read_manifest(b"schem = 1", "made.toml")
