@@ -107,11 +107,10 @@ def read_versions(libraries: Iterable[str] = ()) -> dict[str, str]:
         libraries: further distributions; one that is not installed is left out.
     """
     found: dict[str, str] = {}
+    wanted = {normalise(name) for name in (*LIBRARIES, *libraries)}
     for metadata in walk():
-        if metadata.key and metadata.key not in found:
-            wanted = {normalise(name) for name in (*LIBRARIES, *libraries)}
-            if metadata.key in wanted:
-                found[metadata.key] = metadata.fact("Version") or "unknown"
+        if metadata.key in wanted and metadata.key not in found:
+            found[metadata.key] = metadata.fact("Version") or "unknown"
     where = "a virtual environment" if sys.prefix != sys.base_prefix else "no virtual environment"
     return {
         "vllm-ir": found.pop("vllm-ir", "not installed, runs from a source tree"),
