@@ -38,7 +38,7 @@ def test_a_right_one_is_read() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("lock-version = 1\n", "", "lock-version is missing, wanted a value for 'lock-version'"),
+        ("lock-version = 1\n", "", "lock-version is missing, wanted the key with a value"),
         ("lock-version = 1", "lock-version = 2", "lock-version is 2, wanted 1; a newer vllm-ir may read it"),
         ("lock-version = 1", "lock-version = true", "lock-version is True, wanted the number 1"),
         ("lock-version = 1", "lock-version = '1'", "lock-version is text '1', wanted the number 1, without quotes."),
