@@ -147,7 +147,7 @@ class _Node:
                 raise below[name].wrong("an unknown key", f"one of {listed(known)}{did_you_mean(name[:80], known)}")
         for name in required:
             if name not in below:
-                raise self._at(name, None).wrong("missing", f"a value for {name!r}")
+                raise self._at(name, None).wrong("missing", "the key with a value")
         return below
 
     def mapping(self, pattern: str, what: str) -> dict[str, _Node]:
