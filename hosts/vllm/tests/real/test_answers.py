@@ -66,12 +66,16 @@ def test_adopted_compiled_differs_on_near_ties_alone(vllm: Any) -> None:
     assert [each for each in found if each[2] > NEAR] == [], found
 
 
+def test_layers_in_eager_say_the_same_whoever_runs_them(vllm: Any) -> None:
+    """A provider's rounding is native's."""
+    assert differences(layered(vllm, "eager", "cpu_c"), layered(vllm, "eager", "native")) == []
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_layers_say_the_same_whoever_runs_them(vllm: Any, mode: str) -> None:
-    """A provider's rounding is native's; no op of vLLM's IR was called."""
-    ours, native = layered(vllm, mode, "cpu_c"), layered(vllm, mode, "native")
-    assert differences(ours, native) == []
-    assert all(ours["counts"][op].get("cpu_c") for op in ALL), ours["counts"]
+def test_the_provider_that_was_named_ran_every_op(vllm: Any, mode: str) -> None:
+    """And no op of vLLM's IR, which raises in these runs."""
+    counts = layered(vllm, mode, "cpu_c")["counts"]
+    assert all(set(counts[op]) == {"cpu_c"} for op in ALL), counts
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -82,17 +86,19 @@ def test_layers_differ_from_stock_on_near_ties_alone(vllm: Any, mode: str, provi
     assert [each for each in found if each[2] > NEAR] == [], found
 
 
-def test_throughput_of_stock_and_of_the_provider(vllm: Any, request: pytest.FixtureRequest) -> None:
+def test_throughput_of_the_provider_in_eager(vllm: Any, capfd: Any, request: pytest.FixtureRequest) -> None:
     """The ratio is told; only a provider that halves the speed fails here, since other machines differ."""
     ratio = stock(vllm, "eager")["seconds"] / adopted(vllm, "eager", "cpu_c")["seconds"]
-    tell(request, "adopt cpu_c to stock, eager", ratio)
+    with capfd.disabled():
+        tell(request, "adopt cpu_c to stock, eager", ratio)
     assert ratio > 0.5
 
 
-def test_throughput_of_compiled_layers(vllm: Any, request: pytest.FixtureRequest) -> None:
+def test_throughput_of_compiled_layers(vllm: Any, capfd: Any, request: pytest.FixtureRequest) -> None:
     """The same for layers on native, beside stock's own native code."""
     ratio = stock(vllm, "compiled")["seconds"] / layered(vllm, "compiled", "native")["seconds"]
-    tell(request, "layers native to stock, compiled", ratio)
+    with capfd.disabled():
+        tell(request, "layers native to stock, compiled", ratio)
     assert ratio > 0.2
 
 
