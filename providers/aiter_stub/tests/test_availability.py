@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -162,6 +164,45 @@ def test_sources_that_cannot_be_read(site: Site) -> None:
     """What is not Python, or no text, is a refusal with its cause."""
     site.change("ops/activation.py", "def silu_and_mul(", "def silu_and_mul((")
     assert str(availability.supported("silu_and_mul")).startswith(f"the sources of amd-aiter {READ} cannot be read: ")
+
+
+@pytest.mark.parametrize("left", [None, "", "from .ops.activation import gelu_and_mul\n"])
+def test_a_package_that_is_installed_in_part(site: Site, left: str | None) -> None:
+    """Without its first file, or with one that does not bring the function, the sources of the ops help nobody."""
+    first = site.package / "__init__.py"
+    first.unlink()
+    if left is not None:
+        first.write_text(left, encoding="utf-8")
+    importlib.invalidate_caches()
+    assert str(availability.supported("silu_and_mul")) == (
+        f"amd-aiter {READ} is installed in part: aiter/__init__.py is missing, or does not import silu_and_mul from"
+        f" aiter/ops/activation.py; pip install --force-reinstall --no-deps 'amd-aiter=={READ}'"
+    )
+
+
+def test_a_star_brings_a_function_from_its_module(site: Site) -> None:
+    """As AITER has it; and by its full name all the same."""
+    named = "try:\n    from aiter.ops.activation import silu_and_mul\nfinally:\n    pass\n"
+    for line in ("from .ops.activation import *\n", named):
+        (site.package / "__init__.py").write_text(line, encoding="utf-8")
+        assert availability.supported("silu_and_mul") is True
+        assert availability.supported("rms_norm") is not True
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RecursionError("too deep"), ValueError("null bytes")])
+def test_sources_that_python_gives_up_on(site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """A parser that runs out of stack is a refusal, too; some versions of Python say nothing with it."""
+
+    def parse(text: str) -> None:
+        """Give up."""
+        del text
+        raise error
+
+    assert site.package.is_dir()
+    with monkeypatch.context() as patch:
+        patch.setattr(ast, "parse", parse)
+        said = str(availability.supported("silu_and_mul"))
+    assert said == f"the sources of amd-aiter {READ} cannot be read: {str(error) or 'MemoryError'}"
 
 
 def test_a_module_that_forbids_being_looked_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,10 +140,26 @@ def test_a_residual_on_another_device_is_refused() -> None:
     assert predicates.fused_add_rms_norm(x, residual, weight, epsilon) is predicates.NEEDS_ONE_DEVICE
 
 
+@pytest.mark.parametrize("where", ["query", "key"])
+def test_a_negated_head_is_refused(where: str) -> None:
+    """Torch negates such a tensor when it reads it; AITER would not."""
+    assert predicates.rotary_embedding(*rotary(**{where: torch._neg_view(X)})) is predicates.NEEDS_VALUES
+
+
+def test_a_negated_row_or_weight_is_refused() -> None:
+    """Of every op, and what is not negated is taken as before."""
+    x, weight = torch._neg_view(X), torch._neg_view(W)
+    assert predicates.rms_norm(x, W, 1e-6) is predicates.NEEDS_VALUES
+    assert predicates.rms_norm(X, weight, 1e-6) is predicates.NEEDS_VALUES
+    assert predicates.fused_add_rms_norm(X, x, W, 1e-6) is predicates.NEEDS_VALUES
+    assert predicates.silu_and_mul(x) is predicates.NEEDS_VALUES
+    assert predicates.silu_and_mul(x.resolve_neg()) is True
+
+
 def test_every_refusal_is_reached() -> None:
     """A sentence that nothing leads to would be one that nobody has read."""
     sentences = {value for name, value in vars(predicates).items() if name.startswith("NEEDS_")}
-    reached = {reason for *_, reason in REFUSED} | {predicates.NEEDS_ONE_DEVICE}
+    reached = {reason for *_, reason in REFUSED} | {predicates.NEEDS_ONE_DEVICE, predicates.NEEDS_VALUES}
     assert sentences == reached
 
 

@@ -51,15 +51,28 @@ def supported(op: str) -> bool | Unsupported:
             f"{DISTRIBUTION} {version} and {OTHER} {other}, an unrelated package, are both installed and write over"
             f" each other's files: uninstall both, then install {DISTRIBUTION}"
         )
+    return _brings(op, version, folder)
+
+
+def _brings(op: str, version: str, folder: Path) -> bool | Unsupported:
+    """Tell whether the sources of an AITER have the function of an op, as it is called, and hand it on."""
     called = symbols.CALLED[op]
     try:
         found = symbols.read(folder, called.name)
-    except (OSError, SyntaxError, UnicodeDecodeError) as error:
-        return Unsupported(f"the sources of {DISTRIBUTION} {version} cannot be read: {error}")
+        exported = found is not None and symbols.exports(folder, found)
+    except (OSError, SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        cause = str(error) or type(error).__name__
+        return Unsupported(f"the sources of {DISTRIBUTION} {version} cannot be read: {cause}")
     if found is None:
         return Unsupported(f"{DISTRIBUTION} {version} has no function {called.name}; version {symbols.READ} has it")
     if not found.takes(called):
         return Unsupported(
             f"{DISTRIBUTION} {version} has {found}, and this provider calls {called}, as in version {symbols.READ}"
+        )
+    if not exported:
+        return Unsupported(
+            f"{DISTRIBUTION} {version} is installed in part: aiter/__init__.py is missing, or does not import"
+            f" {found.name} from aiter/ops/{found.module}.py; pip install --force-reinstall --no-deps"
+            f" '{DISTRIBUTION}=={version}'"
         )
     return True

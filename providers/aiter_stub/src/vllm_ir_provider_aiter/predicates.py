@@ -19,6 +19,7 @@ LONGEST_ROW: Final = 8192
 _LANES: Final = 64
 _MOST_AT_ONCE: Final = 8
 
+NEEDS_VALUES: Final = Unsupported("needs tensors whose values lie in memory; this one is a negated view (resolve_neg)")
 NEEDS_DTYPE: Final = Unsupported("needs bfloat16 or float16")
 NEEDS_ONE_DEVICE: Final = Unsupported("needs all tensors on one device")
 NEEDS_ROWS: Final = Unsupported(f"needs rows of 1 to {LONGEST_ROW} elements, beyond which AITER rounds otherwise")
@@ -59,6 +60,8 @@ def fused_add_rms_norm(
         return NEEDS_ONE_DEVICE
     if x_residual.dtype != x.dtype or x_residual.dim() != x.dim() or x_residual.shape[-1] != x.shape[-1]:
         return NEEDS_RESIDUAL
+    if negated(x_residual):
+        return NEEDS_VALUES
     return True if flat(x_residual) else NEEDS_FLAT
 
 
@@ -70,6 +73,8 @@ def silu_and_mul(x: Tensor) -> bool | Unsupported:
         return NEEDS_HALVES
     if not dense(x):
         return NEEDS_DENSE
+    if negated(x):
+        return NEEDS_VALUES
     return True if x.shape[-1] // 2 % at_once(x.shape[-1] // 2) == 0 else NEEDS_WHOLE_LOADS
 
 
@@ -91,6 +96,7 @@ def rotary_embedding(
         (positions.dtype in (torch.int32, torch.int64), NEEDS_POSITIONS),
         (_whole_heads(query, key, head_size, rotary_dim), NEEDS_HEADS),
         (_fits(cos_sin_cache, rotary_dim), NEEDS_CACHE),
+        (not (negated(query) or negated(key)), NEEDS_VALUES),
     )
     return _verdict(next((reason for fits, reason in wanted if not fits), None))
 
@@ -111,6 +117,8 @@ def refusal_of_norm(x: Tensor, weight: Tensor | None, variance_size: int | None)
     refusal = refusal_of_weight(x, weight)
     if refusal is not None:
         return refusal
+    if negated(x):
+        return NEEDS_VALUES
     return None if flat(x) else NEEDS_FLAT
 
 
@@ -124,7 +132,12 @@ def refusal_of_weight(x: Tensor, weight: Tensor | None) -> Unsupported | None:
         return NEEDS_ONE_DEVICE
     if weight.dim() != 1 or weight.shape[0] != x.shape[-1] or (weight.stride(0) != 1 and weight.shape[0] > 1):
         return NEEDS_WEIGHT_SHAPE
-    return None
+    return NEEDS_VALUES if negated(weight) else None
+
+
+def negated(x: Tensor) -> bool:
+    """Tell whether a tensor's values are its memory's, negated; Dynamo cannot ask, and leaves it to torch."""
+    return not torch.compiler.is_dynamo_compiling() and x.is_neg()
 
 
 def flat(x: Tensor) -> bool:

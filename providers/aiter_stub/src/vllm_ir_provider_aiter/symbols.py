@@ -7,7 +7,7 @@ left to `availability`.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -60,12 +60,14 @@ class Signature:
         parameters: names in order; only those that may be given by position and by name.
         optional: those of them that have a default.
         strange: whether it has parameters of other kinds, such as *args, so that nothing is known of a call.
+        module: of the package's `ops` that defines it.
     """
 
     name: str
     parameters: tuple[str, ...]
     optional: frozenset[str]
     strange: bool = False
+    module: str = ""
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(each + '=' * (each in self.optional) for each in self.parameters)})"
@@ -89,7 +91,7 @@ def read(package: Path, name: str) -> Signature | None:
         name: of the function.
 
     Raises:
-        OSError, SyntaxError, UnicodeDecodeError: a source cannot be read.
+        OSError, SyntaxError, ValueError, MemoryError, RecursionError: a source cannot be read.
     """
     for source in sorted((package / "ops").glob("*.py")):
         text = source.read_text(encoding="utf-8")
@@ -97,8 +99,29 @@ def read(package: Path, name: str) -> Signature | None:
             continue
         for node in ast.parse(text).body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
-                return signature_of(node)
+                return replace(signature_of(node), module=source.stem)
     return None
+
+
+def exports(package: Path, found: Signature) -> bool:
+    """Tell whether the package itself imports a function from the module that defines it, as its callers need.
+
+    Args:
+        package: the folder of the package `aiter`.
+        found: what `read` found in it.
+
+    Raises:
+        OSError, SyntaxError, ValueError, MemoryError, RecursionError: its `__init__.py` cannot be read.
+    """
+    source = package / "__init__.py"
+    if not source.is_file():
+        return False
+    return any(
+        isinstance(node, ast.ImportFrom)
+        and (node.module or "").split(".")[-2:] == ["ops", found.module]
+        and any(each.name in ("*", found.name) for each in node.names)
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+    )
 
 
 def signature_of(node: ast.FunctionDef) -> Signature:
