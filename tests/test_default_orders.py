@@ -40,17 +40,17 @@ EAGER = {
     ("cuda:9.0", NORM): ("vllm_c", *INVARIANT),
     ("cuda:9.0", FUSED): ("vllm_c", *INVARIANT),
     ("cuda:9.0", SILU): ("vllm_c", *INVARIANT),
-    ("cuda:9.0", GELU): ("vllm_c", "triton"),
-    ("cuda:9.0", ROTARY): ("vllm_c", "triton"),
+    ("cuda:9.0", GELU): ("vllm_c", *INVARIANT),
+    ("cuda:9.0", ROTARY): ("vllm_c", *INVARIANT),
     ("rocm:gfx942", NORM): ("aiter", *INVARIANT),
     ("rocm:gfx942", FUSED): INVARIANT,
     ("rocm:gfx942", SILU): INVARIANT,
-    ("rocm:gfx942", GELU): ("triton",),
-    ("rocm:gfx942", ROTARY): ("aiter", "triton"),
+    ("rocm:gfx942", GELU): INVARIANT,
+    ("rocm:gfx942", ROTARY): ("aiter", *INVARIANT),
     ("rocm:gfx90a", NORM): INVARIANT,
-    ("rocm:gfx90a", ROTARY): ("triton",),
+    ("rocm:gfx90a", ROTARY): INVARIANT,
     ("rocm:gfx1201", NORM): INVARIANT,
-    ("rocm:gfx1201", ROTARY): ("triton",),
+    ("rocm:gfx1201", ROTARY): INVARIANT,
     ("xpu", NORM): ("xpu_kernels",),
     ("xpu", FUSED): ("xpu_kernels",),
     ("xpu", SILU): (),
@@ -64,8 +64,8 @@ BATCH_INVARIANT = {
     ("rocm:gfx942", NORM): "triton_batch_invariant",
     ("rocm:gfx942", FUSED): "triton_batch_invariant",
     ("rocm:gfx942", SILU): "triton_batch_invariant",
-    ("rocm:gfx942", GELU): None,
-    ("rocm:gfx942", ROTARY): "native",
+    ("rocm:gfx942", GELU): "triton_batch_invariant",
+    ("rocm:gfx942", ROTARY): "triton_batch_invariant",
     ("rocm:gfx1201", NORM): "triton_batch_invariant",
     ("xpu", NORM): None,
 }
@@ -146,7 +146,7 @@ def test_a_graph_in_batch_invariant_mode_has_a_kernel(ask: Callable[..., Explana
     assert told.selected == BATCH_INVARIANT[platform, NORM]
 
 
-@pytest.mark.parametrize("op", [NORM, FUSED, SILU])
+@pytest.mark.parametrize("op", [NORM, FUSED, SILU, GELU, ROTARY])
 def test_without_kernels_for_nvidia_alone_triton_serves_batch_invariance(
     ask: Callable[..., Explanation], op: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -185,6 +186,64 @@ def test_the_compiler_is_told_what_may_not_be_contracted(cache: Path, monkeypatc
     assert "div.full" not in active
     amd = compiling.compile_variant(rotary(torch.float32, "gfx942", neox=True), target("gfx942")).asm["amdgcn"]
     assert not re.search(r"v_(pk_)?fma|v_fmac|v_mad_f32|v_mac_f32", amd)
+
+
+def narrow_products(ttir: str) -> list[str]:
+    """Return the products of 32 bits in a program that grow with the number of its blocks, line by line.
+
+    What grows is followed from the block's number through the code; a remainder grows no more, nor does what is loaded.
+    """
+    growing: set[str] = set()
+    found = []
+    for line in ttir.splitlines():
+        made = re.match(r" *(%\w+)(?::\d+)? = \"?([\w.]+)", line)
+        if made is None:
+            continue
+        name, operation = made.groups()
+        used = set(re.findall(r"%\w+", line.split("=", 1)[1].partition(" loc(")[0]))
+        if operation == "tt.get_program_id":
+            growing.add(name)
+        elif used & growing and operation not in ("arith.remsi", "arith.cmpi", "tt.load"):
+            growing.add(name)
+            kind = line.partition(" loc(")[0]
+            if operation == "arith.muli" and re.search(r"(: |x)i32>?$", kind.strip()):
+                found.append(kind.strip())
+    return found
+
+
+WIDENED = {
+    "norm.py": ("row = tl.program_id(0).to(tl.int64)", "row = tl.program_id(0)"),
+    "gate.py": ("(program // columns).to(tl.int64)", "(program // columns)"),
+    "rotary.py": ("(program // blocks).to(tl.int64)", "(program // blocks)"),
+}
+
+
+@pytest.mark.parametrize("file", WIDENED)
+def test_what_grows_with_the_rows_is_multiplied_in_64_bits(
+    file: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the programs as they are; without their one conversion to 64 bits the same reading finds products of 32."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    half = torch.bfloat16
+    variant = {
+        "norm.py": norm(8192, half, "sm_90", fused=True, fixed=False),
+        "gate.py": gate(SILU, half, "sm_90", gap=4),
+        "rotary.py": rotary(half, "sm_90", neox=True),
+    }[file]
+    ttir = compiling.compile_variant(variant, target("sm_90")).asm["ttir"]
+    assert "tt.get_program_id" in ttir
+    assert narrow_products(ttir) == []
+    text = (Path(compiling.__file__).parent / "programs" / file).read_text(encoding="utf-8")
+    old, new = WIDENED[file]
+    assert text.count(old) == 1
+    (tmp_path / file).write_text(text.replace(old, new), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(f"narrow_{variant.program}", tmp_path / file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(compiling, "function", lambda program: getattr(module, program))
+    assert narrow_products(compiling.compile_variant(variant, target("sm_90")).asm["ttir"])
 
 
 def test_aligned_rows_are_read_by_16_bytes(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

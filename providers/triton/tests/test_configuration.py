@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -93,6 +95,7 @@ def test_an_entry_that_would_make_a_kernel_wrong_is_passed_over(table: Path, pai
 
 BROKEN: dict[str, Any] = {
     "no JSON": "{",
+    "a deep one": "[" * 200_000,
     "a list": [],
     "another schema": {"schema": 2, "launches": {}},
     "no table": {"schema": 1, "launches": {"sm_90": 3}},
@@ -104,29 +107,50 @@ BROKEN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_table_that_cannot_be_read_is_told_once_and_the_rule_stands(table: Path, name: str) -> None:
-    """And it is not written over."""
+def test_a_table_that_cannot_be_read_is_told_once_and_the_rule_stands(
+    table: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And it is not written over. It is logged, since a warning may be an error, and would be one at every call."""
     table.parent.mkdir()
     content = BROKEN[name]
     table.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    with pytest.warns(UnusableTable, match=f"{table} is not used, since .* The built-in rule stands") as told:
-        choose("norm", "sm_90", 4096, 2, **MANY)
-    choose("gate", "sm_90", 4096, 2, **MANY)  # a second warning would be an error
-    assert len(told) == 1
-    again = pickle.loads(pickle.dumps(told[0].message))  # noqa: S301 - our own
-    assert str(again) == str(told[0].message)
+    rule = configuration.by_rule("norm", "sm_90", 4096, 2, **MANY)
+    for _ in range(2):
+        assert choose("norm", "sm_90", 4096, 2, **MANY) == rule
+        choose("gate", "sm_90", 4096, 2, **MANY)
+    (told,) = caplog.messages
+    assert re.search(f"{table} is not used, since .* The built-in rule stands", told)
     before = table.read_bytes()
-    with pytest.raises(ValueError, match=r"no|Expecting"):
+    with pytest.raises(ValueError, match=r"no|Expecting|nested"):
         tuned.write(table, "sm_90", {})
     assert table.read_bytes() == before
 
 
-def test_a_table_that_others_can_write_is_not_read(table: Path) -> None:
+def test_what_is_no_file_is_not_opened(table: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A pipe would make the call wait for somebody who writes it."""
+    table.parent.mkdir()
+    os.mkfifo(table)
+    assert choose("norm", "sm_90", 4096, 2, **MANY) == configuration.by_rule("norm", "sm_90", 4096, 2, **MANY)
+    assert "it is no regular file" in caplog.text
+    table.unlink()
+    table.mkdir()
+    with pytest.raises(ValueError, match="no regular file"):
+        tuned.read(table)
+
+
+def test_the_sentence_of_a_table_survives_pickling() -> None:
+    """As every error does."""
+    error = UnusableTable(path="a/launch.json", problem="it is no table")
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+    assert (str(again), again.path, again.problem) == (str(error), "a/launch.json", "it is no table")
+
+
+def test_a_table_that_others_can_write_is_not_read(table: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Nor one behind a link, nor one that is too long."""
     tuned.write(table, "sm_90", {tuned.key("norm", 4096, 2, few=False): (1, 4)})
     table.chmod(0o666)
-    with pytest.warns(UnusableTable, match="not this user's alone to write"):
-        assert choose("norm", "sm_90", 4096, 2, **MANY).warps != 4
+    assert choose("norm", "sm_90", 4096, 2, **MANY).warps != 4
+    assert "not this user's alone to write" in caplog.text
     table.chmod(0o600)
     aside = table.with_name("aside")
     table.rename(aside)

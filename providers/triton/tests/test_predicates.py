@@ -91,6 +91,39 @@ def faked(args: tuple[Any, ...], *devices: str) -> tuple[Any, ...]:
     )
 
 
+NEGATED = [
+    ("rms_norm", (torch._neg_view(X), None, 1e-6)),
+    ("rms_norm", (X, torch._neg_view(X[0]), 1e-6)),
+    ("fused_add_rms_norm", (X, torch._neg_view(X), None, 1e-6)),
+    ("silu_and_mul", (torch._neg_view(X),)),
+    ("gelu_and_mul", (torch._neg_view(X), "tanh")),
+    *(
+        ("rotary_embedding", rotary(**{name: torch._neg_view(value)}))
+        for name, value in {"positions": POSITIONS, "query": X, "key": X, "cos_sin_cache": CACHE}.items()
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "args"), NEGATED)
+def test_a_negated_view_is_refused(op: str, args: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch negates it when it reads it, a kernel would not; once it is resolved it is taken."""
+    monkeypatch.setattr(predicates, "NEEDS_GPU", None)
+    predicate = getattr(predicates, op)
+    assert predicate(*args) is predicates.NEEDS_VALUES
+    assert predicate(*(each.resolve_neg() if isinstance(each, torch.Tensor) else each for each in args)) is True
+
+
+def test_dynamo_takes_a_predicate_in_one_graph() -> None:
+    """Which may ask for nothing that Dynamo cannot tell."""
+
+    def told(x: torch.Tensor) -> torch.Tensor:
+        """Return another tensor for a refusal."""
+        return x + 1 if predicates.rms_norm(x, None, 1e-6) else x - 1
+
+    torch.compiler.reset()
+    assert not torch.compile(told, fullgraph=True, backend="eager")(X).any()
+
+
 @pytest.mark.parametrize(("op", "args", "reason"), REFUSED)
 def test_what_no_kernel_takes_is_refused_with_a_sentence(op: str, args: tuple[Any, ...], reason: Unsupported) -> None:
     """Each refusal is a constant whose sentence says what is needed."""

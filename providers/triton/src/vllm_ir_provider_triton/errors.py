@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllm_ir.errors import IrError, IrWarning
+from vllm_ir.errors import IrError
 
 __all__ = ["CannotCompile", "KernelError", "NotWarm", "TooManyRows", "UnusableTable"]
 
@@ -54,21 +54,14 @@ class TooManyRows(KernelError):
         )
 
 
-class UnusableTable(IrWarning):
-    """A table of launches that cannot be used, so that the built-in rule stands."""
+class UnusableTable(IrError, ValueError):
+    """A table of launches that cannot be used, so that the built-in rule stands; logged, not raised."""
 
     def __init__(self, *, path: str, problem: str) -> None:
         self.path, self.problem = path, problem
         super().__init__(
             f"triton: the table of launches {path} is not used, since {problem}. The built-in rule stands; remove the"
-            " file, or write it again with vllm-ir bench --tune."
+            " file, or write it again with vllm-ir bench --tune.",
+            path=path,
+            problem=problem,
         )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Return how it is pickled: by its facts."""
-        return _rebuilt, (self.path, self.problem)
-
-
-def _rebuilt(path: str, problem: str) -> UnusableTable:
-    """Return the warning of these facts."""
-    return UnusableTable(path=path, problem=problem)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def vllm_ir_implementations(platform: Platform) -> Sequence[IrOpImpl]:
-    """Return the five kernels and the three batch-invariant ones; they are compiled when they are first needed."""
+    """Return the five kernels, and the five batch-invariant ones; they are compiled when they are first needed."""
     from vllm_ir_provider_triton import invariant, kernels
 
     del platform
@@ -31,6 +31,8 @@ def vllm_ir_implementations(platform: Platform) -> Sequence[IrOpImpl]:
         invariant.rms_norm,
         invariant.fused_add_rms_norm,
         invariant.silu_and_mul,
+        invariant.gelu_and_mul,
+        invariant.rotary_embedding,
     ]
 
 

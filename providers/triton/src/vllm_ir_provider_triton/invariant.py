@@ -1,7 +1,8 @@
 """The implementations of `triton_batch_invariant`: a row has the same bits alone or in any batch, wherever it lies.
 
 The kernels are those of `triton`, launched by the size of a row alone, and the sum over a row is made of pairs in one
-order, which no launch changes.
+order, which no launch changes. The gates and the rotation have no sum: an element of their results is made of two
+elements, and two angles, by the same operations wherever it stands, so no launch changes it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Final
 from torch import Tensor  # noqa: TC002 - torch reads the annotations of what is registered
 from vllm_ir import implements
 
-from vllm_ir_provider_triton import calls, predicates, torch_ops
+from vllm_ir_provider_triton import calls, kernels, predicates, torch_ops
 from vllm_ir_provider_triton.calls import DONATED, FIXED, KEPT
 from vllm_ir_provider_triton.kernels import plain
-from vllm_ir_provider_triton.variants import SILU
+from vllm_ir_provider_triton.variants import GELU, GELU_TANH, SILU
 
 PROVIDER: Final = "triton_batch_invariant"
 
@@ -83,3 +84,30 @@ def silu_and_mul(x: Tensor) -> Tensor:
         return calls.gate(x, SILU, FIXED)
     traced: Tensor = torch_ops.silu_and_mul(x, FIXED)
     return traced
+
+
+@implements("gelu_and_mul", provider=PROVIDER, supports_args=predicates.gelu_and_mul, batch_invariant=True)
+def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
+    """Return gelu(gate) * up of rows that hold gate and up, as a new contiguous tensor.
+
+    Args:
+        x: [..., 2 * size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
+        approximate: "none" or "tanh".
+    """
+    if plain(x):
+        return calls.gate(x, GELU_TANH if approximate == "tanh" else GELU, FIXED)
+    traced: Tensor = torch_ops.gelu_and_mul(x, approximate, FIXED)
+    return traced
+
+
+functional_rotary_embedding: Final = kernels.functional_rotary_embedding
+
+# Its launch goes by the size and number of heads already, so the two providers have it in common.
+rotary_embedding: Final = implements(
+    "rotary_embedding",
+    provider=PROVIDER,
+    supports_args=predicates.rotary_embedding,
+    inplace=True,
+    functional=functional_rotary_embedding,
+    batch_invariant=True,
+)(kernels.rotary_embedding.impl_fn)

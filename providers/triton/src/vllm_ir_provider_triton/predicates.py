@@ -18,6 +18,7 @@ MOST_TOKEN_DIMENSIONS: Final = 3
 
 NEEDS_GPU: Final = Unsupported("needs tensors of a GPU")
 NEEDS_ONE_DEVICE: Final = Unsupported("needs all tensors on one device")
+NEEDS_VALUES: Final = Unsupported("needs tensors whose values lie in memory; this one is a negated view (resolve_neg)")
 NEEDS_DTYPE: Final = Unsupported("needs float32, bfloat16 or float16")
 NEEDS_DIMENSIONS: Final = Unsupported(f"needs 1 to {MOST_DIMENSIONS} dimensions")
 NEEDS_ADJACENT: Final = Unsupported("needs rows whose elements are adjacent in memory (last stride 1)")
@@ -90,6 +91,11 @@ def _verdict(refusal: Unsupported | None) -> bool | Unsupported:
     return True if refusal is None else refusal
 
 
+def negated(x: Tensor) -> bool:
+    """Tell whether a tensor's values are its memory's, negated; Dynamo cannot ask, and leaves it to torch."""
+    return not torch.compiler.is_dynamo_compiling() and x.is_neg()
+
+
 def refusal_of_activation(x: Tensor) -> Unsupported | None:
     """Return why a tensor is none that a kernel reads rows of, or None."""
     if x.dtype not in DTYPES:
@@ -100,6 +106,8 @@ def refusal_of_activation(x: Tensor) -> Unsupported | None:
         return NEEDS_ADJACENT
     if x.shape[-1] > MOST_ELEMENTS:
         return NEEDS_SHORT_ROWS
+    if negated(x):
+        return NEEDS_VALUES
     return None if x.is_cuda else NEEDS_GPU
 
 
@@ -118,7 +126,7 @@ def refusal_of_norm(x: Tensor, weight: Tensor | None, variance_size: int | None)
             return NEEDS_WEIGHT
     if variance_size is not None and not 0 < variance_size <= size:
         return NEEDS_VARIANCE
-    return None
+    return NEEDS_VALUES if weight is not None and negated(weight) else None
 
 
 def refusal_of_gate(x: Tensor) -> Unsupported | None:
@@ -143,6 +151,7 @@ def refusal_of_rotary(
         (key.dtype == query.dtype, NEEDS_ONE_DTYPE),
         (_whole_heads(query, key, head_size, rotary_dim), NEEDS_HEADS),
         (_fits(cos_sin_cache, rotary_dim), NEEDS_CACHE),
+        (not (negated(cos_sin_cache) or negated(positions)), NEEDS_VALUES),
     )
     return next((reason for fits, reason in wanted if not fits), None)
 

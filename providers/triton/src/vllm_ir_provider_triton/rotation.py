@@ -21,6 +21,13 @@ Half = tuple["Place", int, int]
 """Where the tokens of a tensor lie, from head to head in elements, and heads of a token."""
 
 
+def count_of(x: Tensor, tokens: int, head_size: int) -> int:
+    """Return how many heads a token has; arguments as `heads`."""
+    if x.shape[-1] != head_size:
+        return x.shape[-1] // head_size
+    return x.shape[-2] if x.dim() > 2 and math.prod(x.shape[:-2]) == tokens else 1  # noqa: PLR2004 - and their elements
+
+
 def heads(x: Tensor, tokens: int, head_size: int) -> Half:
     """Return how a query or key is cut, as native cuts it.
 
@@ -29,11 +36,40 @@ def heads(x: Tensor, tokens: int, head_size: int) -> Half:
         tokens: how many positions there are.
         head_size: elements of a head.
     """
-    if x.shape[-1] != head_size:
-        return rows_of(x), head_size, x.shape[-1] // head_size
-    if x.dim() > 2 and math.prod(x.shape[:-2]) == tokens:  # noqa: PLR2004 - tokens, heads, elements
+    if x.shape[-1] == head_size and x.dim() > 2 and math.prod(x.shape[:-2]) == tokens:  # noqa: PLR2004 - as above
         return place(x.shape[:-2], x.stride()[:-2]), x.stride(-2), x.shape[-2]
-    return rows_of(x), head_size, 1
+    return rows_of(x), head_size, count_of(x, tokens, head_size)
+
+
+def plans(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    head_size: int,
+    rotary_dim: int,
+    cache: Tensor,
+    outputs: tuple[Tensor, Tensor],
+    arch: str,
+    *,
+    neox: bool,
+) -> tuple[Launch, ...]:
+    """Plan the rotation of query and key into contiguous outputs, which may be query and key themselves.
+
+    It is one launch, but where a single position is for rows of which query and key have not as many: a launch each.
+
+    Raises:
+        ValueError: query, key and positions are not of as many tokens.
+    """
+    given = positions, query, key, head_size, rotary_dim, cache, outputs, arch
+    if positions.numel() != 1:
+        return (plan(*given, neox=neox),)
+    rows = [x.numel() // max(count_of(x, 1, head_size) * head_size, 1) for x in (query, key)]
+    if rows[0] == rows[1]:
+        return (plan(*given, neox=neox),)
+    return tuple(
+        plan(positions, x, x, head_size, rotary_dim, cache, (out, out), arch, neox=neox, alone=True)
+        for x, out in zip((query, key), outputs, strict=True)
+    )
 
 
 def plan(
@@ -47,8 +83,9 @@ def plan(
     arch: str,
     *,
     neox: bool,
+    alone: bool = False,
 ) -> Launch:
-    """Plan the rotation of query and key into contiguous outputs, which may be query and key themselves.
+    """Plan one launch for query and key, or for a query alone, which stands for both; arguments as `plans`.
 
     Raises:
         ValueError: query, key and positions are not of as many tokens.
@@ -66,6 +103,8 @@ def plan(
     if rows != {tokens} and not (tokens == 1 and len(rows) == 1):
         msg = f"rotary_embedding: query and key have {sorted(rows)} tokens, and there are {tokens} positions"
         raise ValueError(msg)
+    if alone:
+        counts[1] = 0
     shape = configuration.choose_heads(arch, rotary_dim // 2, max(counts), number)
     blocks = [-(-count // shape.rows) for count in counts]
     tensors = (*outputs, query, key, cache, positions)

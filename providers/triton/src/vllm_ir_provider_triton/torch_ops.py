@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vllm_ir_provider_triton import calls
-from vllm_ir_provider_triton.calls import DONATED, FREE, KEPT
+from vllm_ir_provider_triton.calls import DONATED, KEPT
 from vllm_ir_provider_triton.variants import GELU, GELU_TANH, SILU
 
 NAMESPACE: Final = "vllm_ir_triton"
@@ -116,17 +116,17 @@ def _(x: Tensor, fixed: bool = False) -> Tensor:
     f"{NAMESPACE}::gelu_and_mul",
     mutates_args=(),
     device_types="cuda",
-    schema="(Tensor x, str approximate='none') -> Tensor",
+    schema="(Tensor x, str approximate='none', bool fixed=False) -> Tensor",
 )
-def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
+def gelu_and_mul(x: Tensor, approximate: str = "none", fixed: bool = False) -> Tensor:
     """Return gelu(gate) * up."""
-    return calls.gate(x, GELU_TANH if approximate == "tanh" else GELU, FREE)
+    return calls.gate(x, GELU_TANH if approximate == "tanh" else GELU, fixed)
 
 
 @gelu_and_mul.register_fake
-def _(x: Tensor, approximate: str = "none") -> Tensor:
+def _(x: Tensor, approximate: str = "none", fixed: bool = False) -> Tensor:
     """Return what the result is like."""
-    del approximate
+    del approximate, fixed
     return _like(x, x.shape[-1] // 2)
 
 

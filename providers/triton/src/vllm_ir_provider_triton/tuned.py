@@ -1,7 +1,7 @@
 """What was found by measuring on this machine: a small JSON file in the cache folder, read once, checked, and written.
 
-The file holds numbers alone, and every number is checked again where it is used; what does not fit is left out with one
-warning. A file that others can write is not read.
+The file holds numbers alone, and every number is checked again where it is used; what does not fit is left out,
+and that is logged once. A file that others can write is not read.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import json
 import os
 import stat
 import tempfile
-import warnings
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.environment import Environment
+from vllm_ir.log import logger
 
 from vllm_ir_provider_triton.errors import UnusableTable
 
@@ -62,7 +62,7 @@ def tables() -> Tables:
         return read(path)
     except (OSError, ValueError) as error:
         problem = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        warnings.warn(UnusableTable(path=str(path), problem=problem), stacklevel=2)
+        logger.warning("%s", UnusableTable(path=str(path), problem=problem))
         return {}
 
 
@@ -74,13 +74,20 @@ def read(path: Path) -> Tables:
         ValueError: others can write it, or it is no table.
     """
     facts = path.lstat()
+    if not (stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode)):  # opening a pipe would wait for who writes it
+        msg = "it is no regular file"
+        raise ValueError(msg)
     if stat.S_ISLNK(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & OTHERS_WRITE:
         msg = "it is not this user's alone to write"
         raise ValueError(msg)
     if facts.st_size > MOST_BYTES:
         msg = f"it has {facts.st_size} bytes"
         raise ValueError(msg)
-    content = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from error
     if (
         not isinstance(content, dict)
         or content.get("schema") != SCHEMA

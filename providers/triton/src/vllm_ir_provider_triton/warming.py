@@ -71,9 +71,9 @@ def _launches(dtype: torch.dtype, arch: str, *, fixed: bool) -> Iterator[Launch]
             yield geometry.norm("fused_add_rms_norm", x, x, weight, 1e-6, None, x, x, arch, fixed=fixed)
         for size in GATES:
             x = _nowhere(rows, 2 * size, dtype=dtype)
-            for activation in (SILU,) if fixed else (SILU, GELU, GELU_TANH):
+            for activation in (SILU, GELU, GELU_TANH):
                 yield geometry.gate(activation, x, _nowhere(rows, size, dtype=dtype), arch, fixed=fixed)
-    for size in () if fixed else HEADS:
+    for size in HEADS:
         x, positions = _nowhere(2, 32 * size, dtype=dtype), _nowhere(2, dtype=torch.int64)
         yield rotation.plan(positions, x, x, size, size, _nowhere(2, size, dtype=dtype), (x, x), arch, neox=True)
 

@@ -115,7 +115,7 @@ def test_silu_matches_native_for_every_number(dtype: torch.dtype) -> None:
 
 
 def test_the_exponential_is_exact_where_tritons_own_is_not() -> None:
-    """silu of far negative numbers is a product with it: four units of float32, from the smallest results on."""
+    """With it silu of far negative numbers is a product: four units of float32, from the smallest results on."""
     gates = torch.linspace(-86, 20, 4096)
     got = kernels.silu_and_mul.impl_fn(torch.cat((gates, torch.ones_like(gates)))).double()
     exact = gates.double() / (1 + (-gates.double()).exp())
@@ -141,7 +141,10 @@ def test_rows_of_any_size(dtype: str, fixed: bool, interpreter: Interpreter) -> 
 
 
 def test_offsets_have_64_bits(interpreter: Interpreter) -> None:
-    """Rows 2**32 bytes apart, in memory that is reserved and never touched between them."""
+    """Rows 2**32 bytes apart, in memory that is reserved and never touched between them.
+
+    What is written is contiguous and cannot be so far apart here; `test_compiling.py` reads its products in the code.
+    """
     distance, size = 2**31 + 64, 64
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
     memory = mmap.mmap(-1, 2 * (2 * distance + 64), flags=flags)
@@ -165,6 +168,29 @@ def test_a_position_outside_the_cache_gives_nan_and_reads_nothing() -> None:
     got, _ = kernels.functional_rotary_embedding(torch.tensor([0, -1, 50]), query, query.clone(), 16, 16, cache, NEOX)
     assert torch.isfinite(got[0]).all()
     assert torch.isnan(got[1:]).all()
+
+
+@pytest.mark.parametrize("sizes", [((8, 16), (2, 16)), ((3, 5, 16), (3, 2, 16)), ((4, 64), (3, 2, 16))])
+def test_one_position_turns_rows_of_any_number(sizes: tuple[tuple[int, ...], ...], native: Callable[..., Any]) -> None:
+    """Query and key in a launch each, in place; nothing beyond the shorter one is written."""
+    room = [torch.randn(4096).bfloat16() for _ in sizes]
+    query, key = (each[: torch.Size(size).numel()].view(size) for each, size in zip(room, sizes, strict=True))
+    behind = [each[x.numel() :].clone() for each, x in zip(room, (query, key), strict=True)]
+    arguments = (torch.tensor([3]), query, key, 16, 12, torch.randn(4, 12).bfloat16(), NEOX)
+    wanted = native("rotary_embedding", *copies(arguments))
+    results = kernels.rotary_embedding.impl_fn(*arguments)
+    assert results[0] is query
+    assert all(same(one, other) for one, other in zip(results, wanted, strict=True))
+    assert all(same(each[x.numel() :], kept) for each, x, kept in zip(room, (query, key), behind, strict=True))
+
+
+def test_a_weight_in_what_is_donated_is_read_as_it_was(native: Callable[..., Any]) -> None:
+    """Later programs would read what the first has written over it."""
+    x, residual = torch.randn(70, 64), torch.randn(70, 64)
+    wanted = native("fused_add_rms_norm", x.clone(), residual.clone(), x[0].clone(), EPSILON)
+    results = kernels.fused_add_rms_norm.impl_fn(x, residual, x[0], EPSILON)
+    for got, expected in zip(results, wanted, strict=True):
+        assert complaint(ops.fused_add_rms_norm, got, expected) is None
 
 
 def test_no_tokens_start_nothing(interpreter: Interpreter) -> None:
