@@ -84,6 +84,16 @@ def rotary(who: str = "", odd: str = "", size: int = HEAD, turned: int = HEAD) -
     return rotation.plan(positions, query, key, size, turned, cache, (outs[0], outs[1]), "sm_90", neox=True)
 
 
+def packed(who: str = "", odd: str = "") -> Launch:
+    """Plan a rotation of [3, 5, 7, heads * head_size], whose tokens lie at three distances."""
+    query, key = (
+        laid((*SIZES[:3], heads * HEAD), odd if who == name else "") for name, heads in (("query", 4), ("key", 2))
+    )
+    outs = (solid(tuple(query.shape)), solid(tuple(key.shape)))
+    positions = laid(SIZES[:3], dtype=torch.int64)
+    return rotation.plan(positions, query, key, HEAD, HEAD, laid((8, HEAD)), outs, "sm_90", neox=True)
+
+
 OPERANDS: dict[Callable[..., Launch], dict[str, tuple[str, ...]]] = {
     norm: {
         "x": ("address", "stride0", "stride1", "stride2"),
@@ -100,6 +110,7 @@ OPERANDS: dict[Callable[..., Launch], dict[str, tuple[str, ...]]] = {
         "key_out": ("address",),
         "cache": ("address", "stride0"),
     },
+    packed: dict.fromkeys(("query", "key"), ("stride0", "stride1", "stride2")),
 }
 ODD = [(plan, who, odd) for plan, operands in OPERANDS.items() for who, each in operands.items() for odd in each]
 
