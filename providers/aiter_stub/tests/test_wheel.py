@@ -77,11 +77,13 @@ def test_what_is_called_is_exported(wheel: Path) -> None:
 def test_the_sources_are_found_as_in_an_installation(wheel: Path, tmp_path: Path) -> None:
     """What the provider does on an AMD machine: files on disk, parsed."""
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path, [name for name in archive.namelist() if name.startswith("aiter/ops/")])
+        wanted = ("aiter/ops/", "aiter/__init__.py")
+        archive.extractall(tmp_path, [name for name in archive.namelist() if name.startswith(wanted)])
     for called in CALLED.values():
         found = symbols.read(tmp_path / "aiter", called.name)
         assert found is not None
         assert found.takes(called)
+        assert symbols.exports(tmp_path / "aiter", found)
 
 
 def test_rounding_norms_round_to_nearest_and_only_up_to_8192(wheel: Path) -> None:

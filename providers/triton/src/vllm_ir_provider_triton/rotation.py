@@ -61,7 +61,7 @@ def plans(
         ValueError: query, key and positions are not of as many tokens.
     """
     given = positions, query, key, head_size, rotary_dim, cache, outputs, arch
-    if positions.numel() != 1:
+    if positions.numel() != 1 or (query.dim() == key.dim() == 2 and query.shape[0] == key.shape[0]):  # noqa: PLR2004 - rows
         return (plan(*given, neox=neox),)
     rows = [x.numel() // max(count_of(x, 1, head_size) * head_size, 1) for x in (query, key)]
     if rows[0] == rows[1]:
