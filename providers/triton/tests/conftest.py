@@ -1,12 +1,30 @@
-"""What these tests need of a machine, decided in one place: `gpu` a GPU and Triton, `triton` Triton alone."""
+"""What these tests need of a machine, decided in one place: `gpu` a GPU and Triton, `triton` Triton alone.
+
+And launches that are carried out on a CPU, where native does what a kernel is asked.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from vllm_ir import ops
+from vllm_ir_provider_triton import loading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vllm_ir_provider_triton.variants import Launch
+
+ACTIVATIONS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    torch.nn.functional.silu,
+    torch.nn.functional.gelu,
+    partial(torch.nn.functional.gelu, approximate="tanh"),
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,3 +57,45 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _same_numbers() -> None:
     """Start every test from one seed."""
     torch.manual_seed(7)
+
+
+def carried_out(launch: Launch, device: torch.device) -> None:
+    """Do what a launch would, by the ops' own functions, from its tensors and numbers."""
+    assert device.type == "cpu"
+    outs, native = launch.tensors, ops
+    if launch.variant.program == "gate":
+        gates, ups = outs[1].chunk(2, dim=-1)
+        outs[0].copy_(ACTIVATIONS[launch.variant.constants[0]](gates) * ups)
+    elif launch.variant.program == "norm":
+        out, residual_out, x, residual, weight = (each.clone() for each in launch.tensors)
+        fused, weighted, *_ = launch.variant.constants
+        given = (weight if weighted else None, launch.numbers[-1], launch.numbers[3])
+        if fused:
+            out, residual_out = native.fused_add_rms_norm.impls["native"].impl_fn(x, residual, *given)
+            outs[1].copy_(residual_out)
+        else:
+            out = native.rms_norm.impls["native"].impl_fn(x, *given)
+        outs[0].copy_(out)
+    else:
+        query, key, cache, positions = (each.clone() for each in outs[2:])
+        sizes = (launch.numbers[5], 2 * launch.numbers[6])
+        turned = native.rotary_embedding.impls["native"].impl_fn(
+            positions, query, key, *sizes, cache, launch.variant.constants[0]
+        )
+        for out, result in zip(outs[:2], turned, strict=True):
+            out.copy_(result)
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """Carry launches out on this CPU, and remember them."""
+    seen: list[Launch] = []
+
+    def run(launch: Launch, device: torch.device) -> None:
+        """Remember a launch and carry it out."""
+        seen.append(launch)
+        carried_out(launch, device)
+
+    monkeypatch.setattr(loading, "run", run)
+    monkeypatch.setattr(loading, "architecture", lambda device: f"sm_9{device.index or 0}")
+    return seen

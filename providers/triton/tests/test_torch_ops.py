@@ -5,7 +5,6 @@ The ops are for tensors of a GPU; here they get the same functions for the CPU, 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -14,8 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
-from vllm_ir import ops
-from vllm_ir_provider_triton import invariant, kernels, loading, torch_ops
+from vllm_ir_provider_triton import invariant, kernels, torch_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,12 +21,8 @@ if TYPE_CHECKING:
     from vllm_ir_provider_triton.variants import Launch
 
 TOKENS = 3
-NEOX = True
-ACTIVATIONS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
-    torch.nn.functional.silu,
-    torch.nn.functional.gelu,
-    partial(torch.nn.functional.gelu, approximate="tanh"),
-)
+
+pytestmark = pytest.mark.usefixtures("launches")
 
 CASES: dict[str, Callable[..., Any]] = {
     "rms_norm": kernels.rms_norm.impl_fn,
@@ -59,48 +53,6 @@ def _on_cpu() -> None:
     for op in OPS:
         defined = getattr(torch_ops, op)
         defined.register_kernel("cpu")(defined._init_fn)
-
-
-def carried_out(launch: Launch, device: torch.device) -> None:
-    """Do what a launch would, by the ops' own functions, from its tensors and numbers."""
-    assert device.type == "cpu"
-    outs, native = launch.tensors, ops
-    if launch.variant.program == "gate":
-        gates, ups = outs[1].chunk(2, dim=-1)
-        outs[0].copy_(ACTIVATIONS[launch.variant.constants[0]](gates) * ups)
-    elif launch.variant.program == "norm":
-        out, residual_out, x, residual, weight = (each.clone() for each in launch.tensors)
-        fused, weighted, *_ = launch.variant.constants
-        given = (weight if weighted else None, launch.numbers[-1], launch.numbers[3])
-        if fused:
-            out, residual_out = native.fused_add_rms_norm.impls["native"].impl_fn(x, residual, *given)
-            outs[1].copy_(residual_out)
-        else:
-            out = native.rms_norm.impls["native"].impl_fn(x, *given)
-        outs[0].copy_(out)
-    else:
-        query, key, cache, positions = (each.clone() for each in outs[2:])
-        sizes = (launch.numbers[5], 2 * launch.numbers[6])
-        turned = native.rotary_embedding.impls["native"].impl_fn(
-            positions, query, key, *sizes, cache, launch.variant.constants[0]
-        )
-        for out, result in zip(outs[:2], turned, strict=True):
-            out.copy_(result)
-
-
-@pytest.fixture(autouse=True)
-def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
-    """Carry launches out on this CPU, and remember them."""
-    seen: list[Launch] = []
-
-    def run(launch: Launch, device: torch.device) -> None:
-        """Remember a launch and carry it out."""
-        seen.append(launch)
-        carried_out(launch, device)
-
-    monkeypatch.setattr(loading, "run", run)
-    monkeypatch.setattr(loading, "architecture", lambda device: f"sm_9{device.index or 0}")
-    return seen
 
 
 def arguments(op: str, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
@@ -218,81 +170,6 @@ def test_an_op_settles_what_its_kernel_could_not_write_in_place() -> None:
     expected = kernels.functional_fused_add_rms_norm(x, residual, None, 1e-6)
     torch_ops.fused_add_rms_norm_(x, residual, None, 1e-6)
     same((x, residual), expected)
-
-
-def overlapping() -> dict[str, tuple[str, tuple[Any, ...]]]:
-    """Return calls whose donated tensors share memory, with each other or with what is read beside them."""
-    x, other, weight = torch.randn(70, 64), torch.randn(70, 64), torch.randn(64)
-    positions, cache = torch.arange(70) % 8, torch.randn(8, 16)
-    return {
-        "x is the residual": ("fused_add_rms_norm", (x, x, weight, 1e-6)),
-        "the residual begins in x": ("fused_add_rms_norm", (x.flatten()[:2048].view(32, 64), x[31:63], weight, 1e-6)),
-        "x begins in the residual": ("fused_add_rms_norm", (x[31:63], x[:32], weight, 1e-6)),
-        "the weight is a row of x": ("fused_add_rms_norm", (x, other, x[0], 1e-6)),
-        "the weight is a row of the residual": ("fused_add_rms_norm", (x, other, other[69], 1e-6)),
-        "key is query": ("rotary_embedding", (positions, x, x, 16, 16, cache, True)),
-        "angles are in query": ("rotary_embedding", (positions, x, other, 16, 16, x[9:17, 48:], True)),
-        "angles are in key": ("rotary_embedding", (positions, x, other, 16, 16, other[60:68, :16], True)),
-        "positions are in key": (
-            "rotary_embedding",
-            (other.view(torch.int32).fill_(1)[:, 3], x, other, 16, 16, cache, True),
-        ),
-    }
-
-
-@pytest.mark.parametrize("name", overlapping())
-def test_what_shares_memory_is_left_alone(name: str) -> None:
-    """Programs run in any order, so one would read what another has written; the results are new tensors."""
-    op, args = overlapping()[name]
-    before = clones(args)
-    wanted = getattr(ops, op).impls["native"].impl_fn(*args)
-    got = CASES[op](*args)
-    donated = [args[i] for i in getattr(ops, op).activation_indices]
-    assert not any(one is given for one in got for given in donated)
-    assert all(
-        torch.equal(one, other) for one, other in zip(args, before, strict=True) if isinstance(one, torch.Tensor)
-    )
-    same(got, wanted)
-
-
-def test_neighbours_in_memory_are_written_in_place() -> None:
-    """One tensor ends where the other begins, and the weight or the angles lie around them: nothing is shared."""
-    whole = torch.randn(210, 64)
-    x, residual, weight = whole[:70], whole[70:140], whole[140]
-    assert CASES["fused_add_rms_norm"](x, residual, weight, 1e-6)[0] is x
-    positions = torch.arange(70) % 8
-    assert CASES["rotary_embedding"](positions, residual, x, 16, 16, whole[140:148, :16], NEOX)[0] is residual
-
-
-ONE_POSITION = {
-    "heads in a dimension of their own": ((8, 16), (2, 16)),
-    "five rows of them": ((5, 8, 16), (5, 2, 16)),
-    "packed and not": ((5, 64), (3, 2, 16)),
-    "one head, and many tokens": ((16,), (4, 64)),
-    "no key": ((4, 16), (0, 16)),
-    "one token of many heads": ((1, 8, 16), (1, 2, 16)),
-}
-
-
-@pytest.mark.parametrize("name", ONE_POSITION)
-@pytest.mark.parametrize("op", ["rotary_embedding", "functional_rotary_embedding"])
-def test_one_position_is_for_all_rows(op: str, name: str, launches: list[Launch]) -> None:
-    """Query and key may then have rows as they like; each launch has as many programs as its tensors have blocks."""
-    query, key = (torch.randn(sizes) for sizes in ONE_POSITION[name])
-    args = (torch.tensor([5]), query, key, 16, 16, torch.randn(8, 16), True)
-    wanted = ops.rotary_embedding.impls["native"].impl_fn(*args)
-    given = clones(args)
-    got = CASES[op](*given)
-    same(got, wanted)
-    assert [one is other for one, other in zip(got, given[1:3], strict=True)] == [op == "rotary_embedding"] * 2
-    if name == "one token of many heads":
-        assert [each.numbers[9:11] for each in launches] == [(8, 2)]
-    else:
-        assert [each.numbers[10] for each in launches] == [0, 0]
-        for launch, x in zip(launches, (query, key), strict=True):
-            heads = launch.numbers[9]
-            rows = x.numel() // (16 * int(heads))
-            assert launch.blocks == rows * -(-heads // launch.variant.constants[4])
 
 
 @pytest.mark.parametrize("op", [op for op in CASES if op.startswith("invariant")])
