@@ -71,7 +71,8 @@ def test_records_travel_between_processes() -> None:
 def test_only_so_many_graphs_are_kept_and_all_are_counted() -> None:
     """A server that recompiles without end does not grow; a graph counts once for each provider of an op in it."""
     records = Records()
-    records.add(GraphRecord(str(number), RECORD.selected) for number in range(KEPT + 5))
+    for number in range(KEPT + 5):
+        assert records.add(GraphRecord(str(number), RECORD.selected)).number == number + 1
     assert [records.all()[place].name for place in (0, -1)] == ["5", str(KEPT + 4)]
     assert records.counts("rms_norm") == {"native": KEPT + 5, "cpu_c": KEPT + 5}
     assert records.counts("silu_and_mul") == {"native": KEPT + 5}

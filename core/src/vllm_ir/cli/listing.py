@@ -88,10 +88,10 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print an object for programs")
     options = parser.parse_args(arguments)
-    if options.load and find_spec("torch") is None:
-        raise errors.TorchMissing(verb="list --load", instead="vllm-ir list")
     if options.load and options.platform is not None:
         parser.error("--load imports on this machine, and --platform asks about another; leave one of them out")
+    if options.load and find_spec("torch") is None:
+        raise errors.TorchMissing(verb="list --load", instead="vllm-ir list")
     found = load() if options.load else read(options.platform)
     shown = found.providers if options.all else found.usable
     if options.json:
