@@ -216,13 +216,13 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         stream.truncate(LIMIT * 1000)
     with pytest.raises(LockUnreadable, match=f"cannot be read: it holds more than {LIMIT} bytes"):
         read_lock(tmp_path / "huge")
-    with pytest.raises(LockUnreadable, match="cannot be read: embedded null byte"):
+    with pytest.raises(LockUnreadable, match="cannot be read: .*embedded null"):
         read_lock(tmp_path / "a\0b")
 
 
 def test_a_name_with_a_nul_is_not_written(tmp_path: Path) -> None:
     """Python calls it a ValueError."""
-    with pytest.raises(LockUnwritable, match="embedded null byte"):
+    with pytest.raises(LockUnwritable, match="embedded null"):
         write_lock(LOCK, tmp_path / "a\0b")
 
 
