@@ -216,7 +216,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         stream.truncate(LIMIT * 1000)
     with pytest.raises(LockUnreadable, match=f"cannot be read: it holds more than {LIMIT} bytes"):
         read_lock(tmp_path / "huge")
-    with pytest.raises(LockUnreadable, match="cannot be read: .*embedded null"):
+    with pytest.raises(LockUnreadable, match=r"cannot be read: .*embedded null"):
         read_lock(tmp_path / "a\0b")
 
 
