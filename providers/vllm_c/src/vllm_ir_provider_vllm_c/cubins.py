@@ -1,8 +1,8 @@
 """Where cubins are kept: a folder that only its owner can write, shared by processes, and folders built ahead of time.
 
 A cubin is code, so a folder or file that others can write is never read (`trust` judges that): a private temporary
-folder takes its place, with one warning. Files are written whole and moved into place, so a reader sees all of one or
-none.
+folder takes its place, with one warning in the log. Files are written whole and moved into place, so a reader sees all
+of one or none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import tempfile
-import warnings
 from errno import ELOOP
 from functools import cache
 from pathlib import Path
@@ -26,7 +25,7 @@ from vllm_ir.log import logger
 
 from vllm_ir_provider_vllm_c import compiling, trust
 from vllm_ir_provider_vllm_c.compiling import Cubin
-from vllm_ir_provider_vllm_c.errors import CompilerMissing, UnsafeCache
+from vllm_ir_provider_vllm_c.errors import CompilerMissing
 from vllm_ir_provider_vllm_c.trust import ANOTHER, Distrust
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def folder() -> Path:
 
 @cache
 def _folder(wanted: Path) -> Path:
-    """Return a folder if it can be trusted and written, else a private temporary one, with one warning."""
+    """Return a folder if it can be trusted and written, else a private temporary one, with one warning in the log."""
     try:
         wanted.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         wanted.mkdir(exist_ok=True, mode=0o700)
@@ -118,12 +117,8 @@ def _folder(wanted: Path) -> Path:
         return wanted
     private = Path(tempfile.mkdtemp(prefix="vllm_c_"))
     atexit.register(_forget, private, os.getpid())
-    warnings.warn(
-        UnsafeCache(
-            f"vllm_c keeps its cubins in {private} for this process alone, since {doubt.problem}. {doubt.fix}."
-        ),
-        stacklevel=2,
-    )
+    # No warning of Python's: where those are errors, every call would fail, and make another folder.
+    _say(f"cubins are kept in {private} for this process alone, since {doubt.problem}. {doubt.fix}.")
     return private
 
 

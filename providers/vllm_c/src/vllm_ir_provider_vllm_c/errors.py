@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllm_ir.errors import IrError, IrWarning
+from vllm_ir.errors import IrError
 
 __all__ = [
     "CannotCompile",
@@ -12,7 +12,6 @@ __all__ = [
     "CompilerMissing",
     "KernelError",
     "NotWarm",
-    "UnsafeCache",
 ]
 
 
@@ -121,7 +120,3 @@ class NotWarm(KernelError):
             program=program,
             device=device,
         )
-
-
-class UnsafeCache(IrWarning):
-    """A cache folder that cannot be trusted or written, so that a private temporary one is used."""
