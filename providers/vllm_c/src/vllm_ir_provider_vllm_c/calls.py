@@ -1,7 +1,7 @@
 """One function an op: make the outputs, plan the launch, run it. What may be called at all is left to `predicates`.
 
-Donated tensors are written where they lie if they are contiguous and share no memory; otherwise they are left alone and
-the results are new contiguous tensors.
+Donated tensors are written where they lie if they are contiguous and share no memory, neither with each other nor with
+what is read beside them; otherwise they are left alone and the results are new contiguous tensors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def fused_add_rms_norm(
     x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None, donated: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the normalised sum and the sum, in the memory of x and x_residual if they are donated and apart."""
-    outs = results(x, x_residual, donated)
+    outs = results(x, x_residual, donated, weight)
     launch = geometry.norm("fused_add_rms_norm", x, x_residual, weight, epsilon, variance_size, *outs)
     loading.run(launch, x.device)
     return outs
@@ -63,15 +63,23 @@ def rotary_embedding(
     Raises:
         ValueError: query, key and positions are not of as many tokens.
     """
-    outs = results(query, key, donated)
-    launch = rotation.plan(positions, query, key, head_size, rotary_dim, cos_sin_cache, outs, neox=is_neox_style)
-    loading.run(launch, query.device)
+    outs = results(query, key, donated, cos_sin_cache, positions)
+    arguments = (positions, query, key, head_size, rotary_dim, cos_sin_cache, outs)
+    for launch in rotation.plans(*arguments, neox=is_neox_style):
+        loading.run(launch, query.device)
     return outs
 
 
-def results(first: Tensor, second: Tensor, donated: bool) -> tuple[Tensor, Tensor]:
-    """Return where two results go: to the donated tensors, or to new contiguous ones."""
-    if donated and first.is_contiguous() and second.is_contiguous() and apart(first, second):
+def results(first: Tensor, second: Tensor, donated: bool, *others: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return where two results go: to the donated tensors, or to new contiguous ones.
+
+    Args:
+        first: what may be written.
+        second: what may be written, too.
+        donated: whether they may.
+        others: what is read beside them, by blocks that may come after those that write.
+    """
+    if donated and first.is_contiguous() and second.is_contiguous() and apart(first, second, *others):
         return first, second
     return first.new_empty(first.shape), second.new_empty(second.shape)
 
@@ -82,7 +90,24 @@ def dense(x: Tensor) -> bool:
     return strides[-1] == 1 and all(strides[i] == strides[i + 1] * sizes[i + 1] for i in range(x.dim() - 1))
 
 
-def apart(first: Tensor, second: Tensor) -> bool:
-    """Tell whether two contiguous tensors share no memory."""
-    one, other = first.data_ptr(), second.data_ptr()
-    return one + first.numel() * first.element_size() <= other or other + second.numel() * second.element_size() <= one
+def apart(first: Tensor, second: Tensor, *others: Tensor | None) -> bool:
+    """Tell whether two tensors share no memory, neither with each other nor with others; those may among themselves."""
+    (begin, end), (start, stop) = span(first), span(second)
+    if begin < stop and start < end:
+        return False
+    for other in others:
+        if other is not None:
+            low, high = span(other)
+            if (begin < high and low < end) or (start < high and low < stop):
+                return False
+    return True
+
+
+def span(x: Tensor) -> tuple[int, int]:
+    """Return the addresses between which all elements of a tensor lie, the second behind the last of them."""
+    begin, number = x.data_ptr(), x.element_size()
+    if x.is_contiguous():
+        return begin, begin + x.numel() * number
+    if not x.numel():
+        return begin, begin
+    return begin, begin + (1 + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))) * number

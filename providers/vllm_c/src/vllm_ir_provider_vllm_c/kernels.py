@@ -72,7 +72,8 @@ def fused_add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """Return the normalised sum of x and a residual in x's memory, and the sum in the residual's.
 
-    What is not contiguous, or shares memory, is left alone, and the results are new contiguous tensors.
+    What is not contiguous, or shares memory, with the weight too, is left alone, and the results are new contiguous
+    tensors.
 
     Args:
         x: [..., hidden_size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
@@ -154,8 +155,11 @@ def rotary_embedding(
 ) -> tuple[Tensor, Tensor]:
     """Return query and key, each head turned by its token's angles, in their own memory where it is contiguous.
 
+    What is not contiguous, or shares memory, with positions or angles too, is left alone, and the results are new
+    contiguous tensors.
+
     Args:
-        positions: int32 or int64, one a token.
+        positions: int32 or int64, one a token, or a single one for all rows.
         query: [..., heads * head_size] or [..., heads, head_size] of float32, bfloat16 or float16.
         key: like query; the number of heads may be another.
         head_size: elements of a head.

@@ -23,6 +23,13 @@ Half = tuple["Place", int, int]
 """Where the tokens of a tensor lie, from head to head in elements, and heads of a token."""
 
 
+def count_of(x: Tensor, tokens: int, head_size: int) -> int:
+    """Return how many heads a token has; arguments as `heads`."""
+    if x.shape[-1] != head_size:
+        return x.shape[-1] // head_size
+    return x.shape[-2] if x.dim() > 2 and math.prod(x.shape[:-2]) == tokens else 1  # noqa: PLR2004 - and their elements
+
+
 def heads(x: Tensor, tokens: int, head_size: int) -> Half:
     """Return how a query or key is cut, as native cuts it.
 
@@ -31,11 +38,39 @@ def heads(x: Tensor, tokens: int, head_size: int) -> Half:
         tokens: how many positions there are.
         head_size: elements of a head.
     """
-    if x.shape[-1] != head_size:
-        return place(x), head_size, x.shape[-1] // head_size
-    if x.dim() > 2 and math.prod(x.shape[:-2]) == tokens:  # noqa: PLR2004 - tokens, heads, elements
+    if x.shape[-1] == head_size and x.dim() > 2 and math.prod(x.shape[:-2]) == tokens:  # noqa: PLR2004 - as above
         return place(x, x.shape[:-2], x.stride()[:-2]), x.stride(-2), x.shape[-2]
-    return place(x), head_size, 1
+    return place(x), head_size, count_of(x, tokens, head_size)
+
+
+def plans(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    head_size: int,
+    rotary_dim: int,
+    cache: Tensor,
+    outputs: tuple[Tensor, Tensor],
+    *,
+    neox: bool,
+) -> tuple[Launch, ...]:
+    """Plan the rotation of query and key into contiguous outputs, which may be query and key themselves.
+
+    It is one launch, but where a single position is for rows of which query and key have not as many: a launch each.
+
+    Raises:
+        ValueError: query, key and positions are not of as many tokens.
+    """
+    given = positions, query, key, head_size, rotary_dim, cache, outputs
+    if positions.numel() != 1 or (query.dim() == key.dim() == 2 and query.shape[0] == key.shape[0]):  # noqa: PLR2004 - rows
+        return (plan(*given, neox=neox),)
+    rows = [x.numel() // max(count_of(x, 1, head_size) * head_size, 1) for x in (query, key)]
+    if rows[0] == rows[1]:
+        return (plan(*given, neox=neox),)
+    return tuple(
+        plan(positions, x, x, head_size, rotary_dim, cache, (out, out), neox=neox, alone=True)
+        for x, out in zip((query, key), outputs, strict=True)
+    )
 
 
 def plan(
@@ -48,8 +83,9 @@ def plan(
     outputs: tuple[Tensor, Tensor],
     *,
     neox: bool,
+    alone: bool = False,
 ) -> Launch:
-    """Plan the rotation of query and key into contiguous outputs, which may be query and key themselves.
+    """Plan one launch for query and key, or for a query alone, which stands for both; arguments as `plans`.
 
     Raises:
         ValueError: query, key and positions are not of as many tokens.
@@ -63,7 +99,7 @@ def plan(
     wide = wide and rotary_dim // 2 * cache.element_size() % min(ACCESS, pairs * cache.element_size()) == 0
     packed: list[int] = []
     most, counts = 0, set()
-    for x, out in zip((query, key), outputs, strict=True):
+    for x, out, turns in zip((query, key), outputs, (True, not alone), strict=True):
         (source, distance, count), (target, out_distance, _) = (
             heads(x, tokens, head_size),
             heads(out, tokens, head_size),
@@ -72,7 +108,7 @@ def plan(
         for where, step in ((source, distance), (target, out_distance)):
             wide = wide and aligned(where, number) and step * number % ACCESS == 0
         copies = x.data_ptr() != out.data_ptr() and rotary_dim < head_size
-        packed += [*source, *target, distance, out_distance, count, copies]
+        packed += [*source, *target, distance, out_distance, count if turns else 0, copies]
         most = max(most, count)
     rows = max(counts)
     if counts != {tokens} and not (tokens == 1 and len(counts) == 1):
