@@ -10,70 +10,20 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 import exactness
-import triton.language as tl
-from triton.runtime.interpreter import TensorHandle
+from interpreter import Interpreter
 from vllm_ir import ops
-from vllm_ir_provider_triton import compiling, loading, predicates
-from vllm_ir_provider_triton.variants import NUMBERS
+from vllm_ir_provider_triton import loading, predicates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from vllm_ir_provider_triton.variants import Launch
-
-ARCH = "sm_90"
-WIDTHS = {"i32": (np.int32, tl.int32), "i64": (np.int64, tl.int64)}
 exactness.install()
-
-
-class Interpreter:
-    """Runs planned launches on this CPU.
-
-    Attributes:
-        launches: what has been run.
-        arch: whose launches are planned.
-        change: from a program's name to another function, for seeded faults.
-    """
-
-    def __init__(self) -> None:
-        self.launches: list[Launch] = []
-        self.arch = ARCH
-        self.change: dict[str, Any] = {}
-
-    def run(self, launch: Launch, device: torch.device) -> None:
-        """Run a launch, as `loading.run` does on a GPU."""
-        assert device.type == "cpu"
-        if not launch.blocks:
-            return
-        self.launches.append(launch)
-        assert launch.addresses == tuple(each.data_ptr() for each in launch.tensors)
-        numbers = [
-            self.number(value, kind)
-            for value, kind in zip(launch.numbers, NUMBERS[launch.variant.program], strict=True)
-        ]
-        exactness.Sums.warps = launch.variant.warps
-        program = self.change.get(launch.variant.program) or compiling.function(launch.variant.program)
-        program[launch.blocks,](*launch.tensors, *numbers, *launch.variant.constants)
-
-    @staticmethod
-    def number(value: float, kind: str) -> Any:
-        """Return a number of the width that the compiled kernel takes; the interpreter would guess one."""
-        if kind == "fp32":
-            return value
-        width, dtype = WIDTHS[kind]
-        return tl.tensor(TensorHandle(np.array([value], width), dtype), dtype)
-
-    def architecture(self, device: torch.device) -> str:
-        """Return whose launches are planned."""
-        del device
-        return self.arch
 
 
 @pytest.fixture(autouse=True)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from comparing import complaint, tensors
-from interpreted_kernels import EPSILON, NEOX, order_depends
+from launches import EPSILON, NEOX, order_depends
 from vllm_ir import ops
 from vllm_ir_provider_triton import invariant, kernels, programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Interpreter
+    from interpreter import Interpreter
 
 FOLDER = Path(programs.__file__).parent
 PACKAGE = "vllm_ir_provider_triton.programs"

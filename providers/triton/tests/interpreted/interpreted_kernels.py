@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from comparing import calls_of, complaint, copies, forms, same, tensors
+from launches import EPSILON, NEOX, order_depends
 from vllm_ir import ops
-from vllm_ir_provider_triton import calls, configuration, invariant, kernels
-from vllm_ir_provider_triton.configuration import Shape
+from vllm_ir_provider_triton import calls, invariant, kernels
 from vllm_ir_provider_triton.variants import GELU, GELU_TANH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Interpreter
+    from interpreter import Interpreter
 
 OPS = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding")
 FIXED = OPS[:3]
 DTYPES = ("float32", "bfloat16", "float16")
-EPSILON = 1e-6
-NEOX = True
 NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python names from 3.13 on
 
 
@@ -217,21 +215,6 @@ def test_a_row_has_the_same_bits_alone_or_in_any_batch(dtype: str) -> None:
             assert same(invariant.rms_norm.impl_fn(x[first:last], None, EPSILON), whole[first:last])
             part = invariant.functional_fused_add_rms_norm(odd[first:last], residual[first:last], None, EPSILON)
             assert all(same(one, other[first:last]) for one, other in zip(part, added, strict=True))
-
-
-def shapes_of(size: int) -> list[Shape]:
-    """Return launches of several widths for rows of a size, with blocks larger than need be."""
-    block = configuration.size_class(size)
-    return [Shape(1, block, 4), Shape(4, block, 8), Shape(1, 2 * block, 2), Shape(2, 4 * block, 16)]
-
-
-def order_depends(run: Callable[[], Any], size: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Tell whether the bits of a call change with the width of its launch."""
-    found = []
-    for shape in shapes_of(size):
-        monkeypatch.setattr(configuration, "choose", lambda *_, shape=shape, **__: shape)
-        found.append(run())
-    return not all(same(found[0], each) for each in found[1:])
 
 
 def test_the_order_of_the_sum_is_no_launchs(monkeypatch: pytest.MonkeyPatch) -> None:
