@@ -66,18 +66,18 @@ if __name__ == "__main__":
 def make_op() -> IrOp:
     """Return an op with a provider that takes rows of four."""
 
-    @register_op(name="counted")
-    def counted(x: torch.Tensor) -> torch.Tensor:
+    @register_op(name="scraped")
+    def scraped(x: torch.Tensor) -> torch.Tensor:
         """Return the input."""
         return x
 
-    @counted.register_impl("fast", supports_args=lambda x: x.shape[-1] == 4 or Unsupported(f"got {x.shape[-1]}"))
+    @scraped.register_impl("fast", supports_args=lambda x: x.shape[-1] == 4 or Unsupported(f"got {x.shape[-1]}"))
     def fast(x: torch.Tensor) -> torch.Tensor:
         """Return the input."""
         return x
 
-    counted.set_default(["fast"])
-    return counted
+    scraped.set_default(["fast"])
+    return scraped
 
 
 def samples(registry: Any) -> dict[tuple[str, ...], float]:
@@ -101,16 +101,16 @@ def test_one_process_is_scraped_by_what_the_report_shows() -> None:
         assert samples(registry) == {}
         for size in (4, 4, 5):
             op(torch.ones(size))
-        runtime.current().graphs.add(GraphRecord("0/0", {"counted": {"counted": "native", "counted_1": "native"}}))
+        runtime.current().graphs.add(GraphRecord("0/0", {"scraped": {"scraped": "native", "scraped_1": "native"}}))
         assert samples(registry) == {
-            ("vllm_ir_calls_total", "counted", "fast"): 2,
-            ("vllm_ir_calls_total", "counted", "native"): 1,
-            ("vllm_ir_refusals_total", "counted", "fast", "got 5"): 1,
-            ("vllm_ir_graphs_total", "counted", "native"): 1,
+            ("vllm_ir_calls_total", "scraped", "fast"): 2,
+            ("vllm_ir_calls_total", "scraped", "native"): 1,
+            ("vllm_ir_refusals_total", "scraped", "fast", "got 5"): 1,
+            ("vllm_ir_graphs_total", "scraped", "native"): 1,
         }
         op(torch.ones(4))
         text = client.generate_latest(registry).decode()
-        assert 'vllm_ir_calls_total{op="counted",provider="fast"} 3.0' in text
+        assert 'vllm_ir_calls_total{op="scraped",provider="fast"} 3.0' in text
         with pytest.raises(ValueError, match="Duplicated timeseries"):
             prometheus.register_collector(registry)
 
@@ -123,7 +123,7 @@ def test_many_reasons_become_one() -> None:
             op(torch.ones(size))
         counted = prometheus.count()[prometheus.REFUSALS]
     assert len(counted) == prometheus.REASONS + 1
-    assert counted["counted", "fast", prometheus.OTHERS] == 20
+    assert counted["scraped", "fast", prometheus.OTHERS] == 20
     assert sum(counted.values()) == prometheus.REASONS + 20
 
 

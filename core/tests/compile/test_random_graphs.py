@@ -251,7 +251,11 @@ def check(random: Random, compiled: Any, made: dict[str, Any], *, inductor: bool
         kept = [part for part in range(PARTS) if part not in program.donated.get(number, ())]
         for part in kept:
             columns = slice(part * WIDTH // PARTS, (part + 1) * WIDTH // PARTS)
-            assert torch.equal(mine[number][:, columns], theirs[number][:, columns]), f"{source}\ninput {number}"
+            was, one, other = (each[number][:, columns] for each in (inputs, mine, theirs))
+            # What eager left alone has its bits; what it wrote may come out of a sum over rows of another layout.
+            left = other == was
+            assert torch.equal(one[left], was[left]), f"{source}\ninput {number}"
+            assert torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True), f"{source}\ninput {number}"
         if number in program.donated:
             continue
         shared = [_memory(one) == _memory(mine[number]) for one in got]
@@ -294,6 +298,7 @@ def run_many(provide: Any, compiled: Any, number: int, *, inductor: bool) -> Non
     def each(seed: int) -> None:
         """Try one."""
         random = Random(seed)  # noqa: S311 - not for secrets
+        torch.manual_seed(seed)
         compiled.graphs.clear()
         compiled.lowered.clear()
         check(random, compiled, made, inductor=inductor)
