@@ -255,7 +255,7 @@ def check(random: Random, compiled: Any, made: dict[str, Any], *, inductor: bool
             # What eager left alone has its bits; what it wrote may come out of a sum over rows of another layout.
             left = other == was
             assert torch.equal(one[left], was[left]), f"{source}\ninput {number}"
-            assert torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True), f"{source}\ninput {number}"
+            assert torch.allclose(one, other, rtol=1e-5, atol=1e-5, equal_nan=True), f"{source}\ninput {number}"
         if number in program.donated:
             continue
         shared = [_memory(one) == _memory(mine[number]) for one in got]
