@@ -52,8 +52,8 @@ def on_every(*versions: str) -> Callable[[Callable[..., None]], Callable[..., No
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Run every test of every distribution, with torch, in this environment."""
-    session.run(sys.executable, "-m", "pytest", *session.posargs)
+    """Run every test of every distribution, with torch, in this environment, a file of them on each core."""
+    session.run(sys.executable, "-m", "pytest", *(session.posargs or ["-n", "auto", "--dist", "loadfile"]))
 
 
 @nox.session

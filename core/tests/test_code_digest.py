@@ -201,7 +201,6 @@ def cyclic(value: int) -> Config:
         (int, float),
         (Config(1).read, Config(2).read),
     ],
-    ids=repr,
 )
 def test_what_a_closure_holds_takes_part(one: object, other: object) -> None:
     """A function made by another one is told apart by the values it was made with."""
