@@ -96,6 +96,19 @@ def test_a_predicate_answers_vllm_with_a_bool_and_an_exception_is_a_refusal(
     assert "fast is skipped: supports_args raised AttributeError" in caplog.text
 
 
+def test_eager_calls_of_adopted_implementations_count_where_calls_are_counted(fake_vllm: Any, state: Runtime) -> None:
+    """Beside those that layers make; a graph that is traced adds nothing."""
+    state.count_calls()
+    adopt(fake_vllm.ops, state)
+    impl, ledger = fake_vllm.ops["rms_norm"].impls["fast"], state.board(state.registry.get("rms_norm")).ledger
+    impl.impl_fn(torch.ones(2, 4), None, 1e-6)
+    impl.func_impl_fn(torch.ones(2, 4), None, 1e-6)
+    assert ledger.calls() == {"fast": 2}
+    compiled: Any = torch.compile(impl.impl_fn, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2, 4), None, 0.0), torch.ones(2, 4))
+    assert ledger.calls() == {"fast": 2}
+
+
 def test_tensors_of_another_device_are_refused(fake_vllm: Any, state: Runtime) -> None:
     """A provider's kernels see only tensors of the devices that its manifest lists."""
     from dataclasses import replace

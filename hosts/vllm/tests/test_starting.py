@@ -101,10 +101,12 @@ def test_nothing_is_replaced_by_default_where_inductor_compiles(fake_vllm: Any, 
 
 @pytest.mark.usefixtures("layers")
 def test_asked_for_layers_it_replaces_each_and_registers_nothing(fake_vllm: Any, state: Runtime) -> None:
-    """Also those that only native can run, and where Inductor compiles."""
+    """Also those that only native can run, and where Inductor compiles; the rotation changes answers, and waits."""
     plugin.register()
-    wanted = {"RMSNorm", "GemmaRMSNorm", "SiluAndMul", "GeluAndMul", "RotaryEmbedding"}
-    assert wanted < set(loaded(fake_vllm, fake_vllm.config(compiling=True)))
+    wanted = ["RMSNorm", "GemmaRMSNorm", "SiluAndMul", "GeluAndMul"]
+    assert list(loaded(fake_vllm, fake_vllm.config(compiling=True))) == wanted
+    listing = fake_vllm.config({"vllm_ir": {"ir_op_priority": {"rotary_embedding": ["native"]}}}, compiling=True)
+    assert list(loaded(fake_vllm, listing)) == [*wanted, "RotaryEmbedding", "Llama3RotaryEmbedding"]
     assert list(fake_vllm.ops["rms_norm"].impls) == ["native"]
     assert str(starting.start()) == "vllm-ir in vLLM 0.32.0: layers mode"
     assert state.registry.get("rms_norm").get_priority() == ["native"]
@@ -220,6 +222,19 @@ def test_a_worker_takes_the_configuration_agrees_and_warms_up_before_it_loads(
     monkeypatch.setattr(sys.modules["vllm.distributed"], "get_world_group", lambda: two)
     assert fake_vllm.loader().load_model(vllm_config=config) == "loaded model"
     assert done == ["warm", "all ranks", "warm"]
+
+
+@pytest.mark.usefixtures("layers")
+def test_a_worker_shows_its_counts_where_calls_are_counted(fake_vllm: Any, state: Runtime, monkeypatch: Any) -> None:
+    """Whoever counts nothing has no metrics of zeros."""
+    shown: list[str] = []
+    monkeypatch.setattr("vllm_ir_host_vllm.exporting.export", lambda: shown.append("shown"))
+    plugin.register()
+    loaded(fake_vllm)
+    assert shown == []
+    state.count_calls()
+    loaded(fake_vllm)
+    assert shown == ["shown"]
 
 
 @pytest.mark.usefixtures("state", "layers")

@@ -11,6 +11,7 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from vllm_ir import fingerprint
 from vllm_ir.dispatch import foreign, read_exception
 from vllm_ir.log import logger
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from vllm_ir import IrOpImpl
 
 DISTRIBUTION = "vllm-ir-host-vllm"
+
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +43,17 @@ class Adapted:
     digest: str
 
 
-def adapt(impl: IrOpImpl, native: Callable[..., Any]) -> Adapted:
+def adapt(impl: IrOpImpl, native: Callable[..., Any], count: Callable[[], object] | None = None) -> Adapted:
     """Return an implementation as vLLM's op takes it.
 
     Args:
         impl: a registered implementation.
         native: the native function of vLLM's op, whose signature the functions show.
+        count: called before each eager call; None where calls are not counted.
     """
     shown = inspect.signature(native)
-    plain = impl.impl_fn
-    functional = impl.functional or (impl.func_impl_fn if impl.inplace else plain)
+    plain = _counted(impl.impl_fn, count)
+    functional = _counted(impl.functional or (impl.func_impl_fn if impl.inplace else impl.impl_fn), count)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         """Run the implementation; it may write to its activations."""
@@ -63,6 +67,20 @@ def adapt(impl: IrOpImpl, native: Callable[..., Any]) -> Adapted:
         made.__name__ = f"{impl.provider}_{impl.op_name}"
         made.__signature__ = shown  # type: ignore[attr-defined]  # what inspect looks for
     return Adapted(run, run_functional, _accepts(impl, native), digest(impl))
+
+
+def _counted(run: Callable[..., Any], count: Callable[[], object] | None) -> Callable[..., Any]:
+    """Return a function that counts its calls; those of a compiled graph are not, as everywhere in vllm-ir."""
+    if count is None:
+        return run
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        """Count, and run."""
+        if not is_dynamo_compiling():
+            count()
+        return run(*args, **kwargs)
+
+    return counted
 
 
 def digest(impl: IrOpImpl) -> str:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir import orders
-from vllm_ir.names import NATIVE
+from vllm_ir.names import NATIVE, RESERVED
 
 from vllm_ir_host_vllm.adapters import adapt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from vllm_ir import IrOpImpl
     from vllm_ir.runtime import Runtime
@@ -53,14 +53,16 @@ def adopt(vllm_ops: Mapping[str, Any], state: Runtime) -> Adoption:
         if name not in state.registry:
             continue
         done.offered.append(name)
-        for provider, impl in state.registry.get(name).impls.items():
-            if provider == NATIVE:
+        op = state.registry.get(name)
+        for provider, impl in op.impls.items():
+            if provider in RESERVED:
                 continue
             if provider in target.impls:
                 done.taken.append((name, provider))
                 continue
             refusal = orders.refuse(impl, state.policy)
-            reason = str(refusal) if refusal is not None else _register(target, impl)
+            count = state.board(op).ledger.calls_of(provider).raise_by_one if state.counting else None
+            reason = str(refusal) if refusal is not None else _register(target, impl, count)
             if reason is None:
                 done.adopted.setdefault(name, []).append(provider)
             else:
@@ -68,9 +70,9 @@ def adopt(vllm_ops: Mapping[str, Any], state: Runtime) -> Adoption:
     return done
 
 
-def _register(target: Any, impl: IrOpImpl) -> str | None:
+def _register(target: Any, impl: IrOpImpl, count: Callable[[], object] | None) -> str | None:
     """Register one implementation on one of vLLM's ops; return why that is not possible, or None."""
-    adapted = adapt(impl, target.impls[NATIVE].impl_fn)
+    adapted = adapt(impl, target.impls[NATIVE].impl_fn, count)
     inplace = impl.inplace and bool(target.allow_inplace)
     register = target.register_impl(impl.provider, supports_args=adapted.accepts, inplace=inplace)
     try:

@@ -10,7 +10,7 @@ from vllm_ir import orders
 from vllm_ir.log import logger
 from vllm_ir.names import NATIVE
 
-from vllm_ir_host_vllm import inside, lists, variables
+from vllm_ir_host_vllm import exporting, inside, lists, variables
 from vllm_ir_host_vllm.additional import Carried
 from vllm_ir_host_vllm.defaults import default_order
 from vllm_ir_host_vllm.layers.forwards import Calls
@@ -83,7 +83,7 @@ class Steps:
         self.carried.take(vllm_config.additional_config)
 
     def prepare(self, vllm_config: Any) -> None:
-        """Replace layers for the model that this worker is about to load, agree with the other ranks, and warm up.
+        """Make a worker ready for the model that it is about to load: layers, agreement of ranks, kernels, counts.
 
         Raises:
             ConfigurationError: as `look`; the worker got its configuration from another process.
@@ -96,6 +96,8 @@ class Steps:
         if group is not None:
             vllm_ir.verify_agreement(group)
         vllm_ir.warm_up()
+        if self.state.counting:
+            exporting.export()
 
     def replace_layers(self, *, compiling: bool) -> None:
         """Replace the layers that are to be for one model, and say which."""
@@ -121,12 +123,13 @@ class Steps:
         if adoption is not None and set(kind.ops) <= set(adoption.offered):
             return "vLLM's own op serves it"
         orders_of = [self.state.candidates(self.state.registry.get(name), compiling=compiling) for name in kind.ops]
-        listed = any(each.entry.required for order in orders_of for each in order)
-        if listed or variables.wanted_mode() == "layers":
+        if any(each.entry.required for order in orders_of for each in order):
             return None
         named = " and ".join(kind.ops)
         if kind.otherwise:
             return f"{kind.otherwise}; a list for {named} replaces it"
+        if variables.wanted_mode() == "layers":
+            return None
         if any(orders.reachable(order)[:1] != [NATIVE] for order in orders_of):
             return None
         return f"{NATIVE} leads for {named}{' when Inductor compiles' if compiling else ''}"
