@@ -56,7 +56,7 @@ def find_wrong_argument(op: IrOp, args: Sequence[Any]) -> WrongArgument | None:
         optional = word.startswith("Optional[")
         if optional and value is None:
             continue
-        inner = word.removeprefix("Optional[").removesuffix("]")
+        inner = word.removeprefix("Optional[").removesuffix("]") if optional else word
         if kind in ("tensor", "optional tensor"):
             fits = isinstance(value, torch.Tensor) or hasattr(type(value), "__torch_function__")
             wanted = "a Tensor or None" if optional else "a Tensor"
@@ -65,6 +65,9 @@ def find_wrong_argument(op: IrOp, args: Sequence[Any]) -> WrongArgument | None:
                 inner == "bool" or not isinstance(value, bool)
             )
             wanted = f"{inner} or None" if optional else inner
+        elif inner == "ScalarType":
+            fits = isinstance(value, torch.dtype)
+            wanted = "a torch.dtype or None" if optional else "a torch.dtype"
         else:
             continue
         if not fits:

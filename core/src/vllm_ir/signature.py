@@ -169,7 +169,8 @@ def read_types(schema: str, who: str) -> SchemaTypes:
         raise BadSignature(
             who=who, problem=f"torch cannot read its schema {schema}", fix="Give defaults that are finite numbers."
         ) from error
-    words = tuple(str(argument.type) for argument in parsed.arguments)
+    # The plain type of a dtype is int; the real one says what it stands for.
+    words = tuple(str(argument.real_type) for argument in parsed.arguments)
     kinds = {"Tensor": "tensor", "Optional[Tensor]": "optional tensor"}
     return SchemaTypes(
         kinds=tuple(kinds.get(word, "tensors" if "Tensor" in word else "value") for word in words),

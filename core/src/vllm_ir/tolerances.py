@@ -13,8 +13,16 @@ if TYPE_CHECKING:
     import torch
 
 
+def comparable(values: torch.Tensor) -> torch.Tensor:
+    """Return values that `torch.testing.assert_close` takes with bounds.
+
+    It takes 8-bit floats bit for bit alone; float32 holds each of them exactly.
+    """
+    return values.float() if values.is_floating_point() and values.element_size() == 1 else values
+
+
 class Tolerance(TypedDict):
-    """Bounds as `torch.testing.assert_close` takes them."""
+    """Bounds as `torch.testing.assert_close` takes them, for 8-bit floats once `comparable` has widened them."""
 
     atol: float
     rtol: float

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+import vllm_ir
 from vllm_ir.cli.meaning import read_meaning
+from vllm_ir.plugins.manifest_file import read_manifest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+OWN = Path(vllm_ir.__file__).with_name("vllm_ir_provider.toml")
 SOURCE = '''"""Ops."""
 raise SystemExit("imported")
 
@@ -69,7 +69,7 @@ def test_what_is_not_declared_is_not_found(package: str) -> None:
     assert read_meaning("scale", "no_package_of_this_name") is None
 
 
-@pytest.mark.parametrize("op", ["rms_norm", "fused_add_rms_norm", "silu_and_mul", "gelu_and_mul", "rotary_embedding"])
+@pytest.mark.parametrize("op", read_manifest(OWN.read_bytes(), str(OWN), reserved=()).adds_ops)
 def test_every_op_of_the_core_is_found(op: str) -> None:
     """The core declares its ops in plain sight, each with a docstring."""
     meaning = read_meaning(op, "vllm_ir")

@@ -49,6 +49,38 @@ def test_a_tensor_larger_than_any_memory() -> None:
     assert given[0].numel() == 10**15
 
 
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [
+        ("fp8", "float8_e4m3fn"),
+        ("f8e4m3fnuz", "float8_e4m3fnuz"),
+        ("torch.float8_e5m2", "float8_e5m2"),
+        ("float8_e5m2", "float8_e5m2"),
+        ("bf16", "bfloat16"),
+    ],
+)
+def test_a_dtype_is_written_by_its_name(text: str, dtype: str) -> None:
+    """Where the op asks for a dtype, its name is one, and it is written back without torch's name before it."""
+    given = written(vllm_ir.ops.static_quant_fp8, parse(f"x=bf16[2,3],scale=f32[1],dtype={text}"), "cpu")
+    assert given[2] is getattr(torch, dtype)
+    assert in_words(given[2]) == dtype
+
+
+def test_a_name_of_a_dtype_can_be_a_text() -> None:
+    """Where the op asks for a text it stays one."""
+    given = written(vllm_ir.ops.gelu_and_mul, parse("x=bf16[2,4],approximate=bf16"), "cpu")
+    assert given[1] == "bf16"
+
+
+@pytest.mark.parametrize("text", ["bf16", "torch.bfloat16"])
+def test_a_tensor_without_sizes(text: str) -> None:
+    """A dtype alone is no tensor; the error quotes what was written and shows how it would be one."""
+    with pytest.raises(MalformedArguments) as caught:
+        written(vllm_ir.ops.rms_norm, parse(f"x={text},weight=none,epsilon=1"), "cpu")
+    assert caught.value.text == f"x={text}"
+    assert caught.value.reason == f"tensor 'x' has no sizes, write {text}[4,64]"
+
+
 @pytest.mark.parametrize("spec", ["x=bf16[9999999999999999999]", "x=bf16[4611686018427387904,8]"])
 def test_a_tensor_that_torch_cannot_even_describe(spec: str) -> None:
     """More elements than an integer holds are a description that cannot be read."""

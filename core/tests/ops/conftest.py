@@ -66,6 +66,8 @@ def same_bits() -> Callable[[object, object], None]:
 
 def bits(values: Tensor) -> Tensor:
     """Return values as integers, every NaN as the same one."""
+    if values.element_size() == 1:
+        values = values.float()  # exact, and it has a NaN and a zero of either sign, too
     kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
     whole = torch.where(values.isnan(), torch.full_like(values, float("nan")), values)
     return whole.contiguous().view(kinds[values.element_size()])

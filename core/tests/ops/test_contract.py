@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from vllm_ir import ops
 from vllm_ir.errors import CallError, WrongArgument, WrongCall
+from vllm_ir.tolerances import comparable
 
 NAMES = tuple(ops.__all__)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -22,6 +23,20 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def results_of(outcome: Any) -> tuple[Tensor, ...]:
     """Return results as a tuple."""
     return tuple(outcome) if isinstance(outcome, (tuple, list)) else (outcome,)
+
+
+def dtypes_of(name: str, dtype: torch.dtype) -> tuple[torch.dtype, ...]:
+    """Return the dtypes of an op's results, as its name says: 8-bit values, scales, a residual of the inputs' dtype."""
+    if "quant_fp8" not in name:
+        count = 2 if name.startswith(("fused_", "rotary_")) else 1
+        return (dtype,) * count
+    scales = () if "static" in name else (torch.float32,)
+    return (torch.float8_e4m3fn, *scales, *((dtype,) if name.startswith("fused_add") else ()))
+
+
+def assert_close(mine: Tensor, theirs: Tensor) -> None:
+    """Compare as torch's own function does; it takes 8-bit floats only bit for bit."""
+    torch.testing.assert_close(comparable(mine), comparable(theirs))
 
 
 def meta_of(outcome: Any) -> list[tuple[Any, ...]]:
@@ -42,7 +57,8 @@ def test_generator(name: str, num_tokens: int, dtype: torch.dtype, device: str |
     activations = [op.bind(arguments, {})[i] for i in op.activation_indices]
     assert all(x.shape[0] == num_tokens and x.dtype is dtype for x in activations)
     results = results_of(op(*arguments))
-    assert all(result.shape[0] == num_tokens and result.dtype is dtype for result in results)
+    assert tuple(result.dtype for result in results) == dtypes_of(name, dtype)
+    assert all(result.shape[0] == num_tokens for result in results)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,6 +110,9 @@ def test_no_native_looks_at_the_number_of_tokens(name: str) -> None:
     """Exported with a number of tokens that nobody knows, a native guards on nothing."""
     op = getattr(ops, name)
     arguments = op.generate_inputs(num_tokens=4)
+    # A dtype is no input of an exported module; it belongs to the module, as the rest of what is not a tensor could.
+    dtypes = tuple(value for value in arguments if isinstance(value, torch.dtype))
+    arguments = arguments[: len(arguments) - len(dtypes)]
     batched = [isinstance(v, Tensor) and v.dim() > 0 and v.shape[0] == 4 and v.shape[0] != 64 for v in arguments]
 
     class Native(torch.nn.Module):
@@ -101,17 +120,15 @@ def test_no_native_looks_at_the_number_of_tokens(name: str) -> None:
 
         def forward(self, *values: Any) -> Any:
             """Run native."""
-            return op.declaration.native(*values)
+            return op.declaration.native(*values, *dtypes)
 
     batch = torch.export.Dim("batch", min=0)
     shapes = (tuple({0: batch} if is_batched else None for is_batched in batched),)
     exported = torch.export.export(Native(), arguments, dynamic_shapes=shapes)
     for num_tokens in (0, 1, 9):
-        fresh = op.generate_inputs(num_tokens=num_tokens)
-        for mine, theirs in zip(
-            results_of(exported.module()(*fresh)), results_of(op.declaration.native(*fresh)), strict=True
-        ):
-            torch.testing.assert_close(mine, theirs)
+        fresh = op.generate_inputs(num_tokens=num_tokens)[: len(arguments)]
+        for mine, theirs in zip(results_of(exported.module()(*fresh)), results_of(Native()(*fresh)), strict=True):
+            assert_close(mine, theirs)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -119,8 +136,10 @@ def test_opcheck(name: str) -> None:
     """Torch's own checks of schema, fake, autograd and AOT pass for the functional overload."""
     op = getattr(ops, name)
     arguments = op.generate_inputs(num_tokens=3, hidden_size=32)
-    for i in op.activation_indices:
-        arguments[i].requires_grad_()
+    # One of the checks sums results, and torch has no sum of 8-bit floats: of those it looks without a gradient.
+    if "quant_fp8" not in name:
+        for i in op.activation_indices:
+            arguments[i].requires_grad_()
     torch.library.opcheck(op.torch_op, arguments)
     cheap = ("test_schema", "test_autograd_registration", "test_faketensor")
     empty = op.generate_inputs(num_tokens=0, hidden_size=32, dtype=torch.bfloat16)
@@ -147,6 +166,7 @@ class Wrong:
 
 
 X, W, INTEGERS = torch.ones(2, 4), torch.ones(4), torch.ones(2, 4, dtype=torch.int64)
+ONE = torch.ones(1)
 POSITIONS, CACHE = torch.zeros(2, dtype=torch.int64), torch.ones(3, 4)
 WRONG = (
     Wrong("rms_norm", (INTEGERS, W, 1e-5), "x"),
@@ -186,6 +206,29 @@ WRONG = (
     Wrong("rotary_embedding", (POSITIONS, X, X, 4, 4, torch.ones(3, 2), True), "cos_sin_cache"),
     Wrong("rotary_embedding", (POSITIONS, X, X, 4, 4, "cache", True), "cos_sin_cache", typed=True),
     Wrong("rotary_embedding", (POSITIONS, X, X, 4.5, 4, CACHE, True), "head_size", typed=True),
+    Wrong("static_quant_fp8", (INTEGERS, ONE), "x"),
+    Wrong("static_quant_fp8", (torch.tensor(1.0), ONE), "x"),
+    Wrong("static_quant_fp8", (X, ONE.double()), "scale"),
+    Wrong("static_quant_fp8", (X, torch.ones(2)), "scale"),
+    Wrong("static_quant_fp8", (X, torch.ones(1, 4)), "scale"),
+    Wrong("static_quant_fp8", (X, ONE, torch.float16), "dtype"),
+    Wrong("static_quant_fp8", (X, ONE, torch.uint8), "dtype"),
+    Wrong("static_quant_fp8", (X, 1.0), "scale", typed=True),
+    Wrong("static_quant_fp8", (X, ONE, "float8_e4m3fn"), "dtype", typed=True),
+    Wrong("static_quant_fp8", (X, ONE, None), "dtype", typed=True),
+    Wrong("dynamic_quant_fp8", (INTEGERS,), "x"),
+    Wrong("dynamic_quant_fp8", (torch.ones(2, 0),), "x"),
+    Wrong("dynamic_quant_fp8", (X, True, torch.ones(4)), "scale_ub"),
+    Wrong("dynamic_quant_fp8", (X, True, ONE.half()), "scale_ub"),
+    Wrong("dynamic_quant_fp8", (X, False, None, torch.bfloat16), "dtype"),
+    Wrong("dynamic_quant_fp8", (X, True, 4.0), "scale_ub", typed=True),
+    Wrong("dynamic_group_quant_fp8", (INTEGERS, 2), "x"),
+    Wrong("dynamic_group_quant_fp8", (X, 3), "group_size"),
+    Wrong("dynamic_group_quant_fp8", (X, 8), "group_size"),
+    Wrong("dynamic_group_quant_fp8", (X, 0), "group_size"),
+    Wrong("dynamic_group_quant_fp8", (X, -2), "group_size"),
+    Wrong("dynamic_group_quant_fp8", (X, 2, False, False, torch.int8), "dtype"),
+    Wrong("dynamic_group_quant_fp8", (X, 2.0), "group_size", typed=True),
     Wrong("rms_norm", (X,), None),
     Wrong("rms_norm", (X, W, 1e-5, None, 3), None),
     Wrong("silu_and_mul", (), None),

@@ -1,6 +1,7 @@
 """Reading `--args`: an op's arguments written as text, `x=bf16[4,64],weight=none,epsilon=1e-6`.
 
-A tensor whose rows lie apart has strides behind its sizes: `x=bf16[4,64:192,1]`. Making tensors is left to `stand_ins`.
+A tensor whose rows lie apart has strides behind its sizes: `x=bf16[4,64:192,1]`. A dtype that an op asks for is a name
+alone: `dtype=f8e5m2`. Making tensors is left to `stand_ins`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ DTYPES: Final = {
     "bool": "bool",
     "fp8": "float8_e4m3fn",
     "f8e4m3": "float8_e4m3fn",
+    "f8e4m3fnuz": "float8_e4m3fnuz",
     "f8e5m2": "float8_e5m2",
 }
 """Short names of dtypes, beside torch's own."""
@@ -61,8 +63,21 @@ class TensorSpec:
         return f"{self.dtype}[{','.join(map(str, self.shape))}{strides}]"
 
 
+@dataclass(frozen=True, slots=True)
+class DtypeSpec:
+    """A dtype written by its name, without sizes.
+
+    Attributes:
+        dtype: torch's name of the dtype.
+        text: what was written.
+    """
+
+    dtype: str
+    text: str
+
+
 def parse(text: str) -> dict[str, object]:
-    """Return the arguments by name: a `TensorSpec`, number, bool, text or None each.
+    """Return the arguments by name: a `TensorSpec`, `DtypeSpec`, number, bool, text or None each.
 
     Raises:
         MalformedArguments: a part has no name, a name is given twice, or a value cannot be read.
@@ -105,8 +120,9 @@ def _value(text: str, name: str, value: str) -> object:
     word = value.strip("'\"")
     if not re.fullmatch(r"[\w.+-]+", word):
         raise MalformedArguments(text=text, reason=f"the value of {name!r} is {value!r}")
-    if word in DTYPES or word in DTYPES.values():
-        raise MalformedArguments(text=text, reason=f"tensor {name!r} has no sizes, write {word}[4,64]")
+    bare = word.removeprefix("torch.")
+    if bare in DTYPES or bare in DTYPES.values():
+        return DtypeSpec(DTYPES.get(bare, bare), word)
     return word
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir.cli.arguments import TensorSpec, complete
+from vllm_ir.cli.arguments import DtypeSpec, TensorSpec, complete
 from vllm_ir.errors import IrError, MalformedArguments, WrongCall
 
 if TYPE_CHECKING:
@@ -34,13 +34,28 @@ def written(op: IrOp, arguments: Mapping[str, object], device: str) -> tuple[Any
     Raises:
         UnknownArgument: a name that the op does not have.
         MissingArgument: a parameter without default that is not given.
-        MalformedArguments: torch knows no such tensor.
+        MalformedArguments: torch knows no such tensor, or a tensor is written without sizes.
     """
     mode = _mode()
     given = complete(op.name, op.declaration.signature, arguments)
-    return tuple(
-        _make(mode, name, value, device) if isinstance(value, TensorSpec) else value for name, value in given.items()
-    )
+    values: list[Any] = []
+    for (name, value), word in zip(given.items(), op.declaration.types.words, strict=True):
+        if isinstance(value, TensorSpec):
+            values.append(_make(mode, name, value, device))
+        else:
+            values.append(_plain(name, value, word) if isinstance(value, DtypeSpec) else value)
+    return tuple(values)
+
+
+def _plain(name: str, spec: DtypeSpec, word: str) -> Any:
+    """Return what the name of a dtype stands for: the dtype where the op asks for one, else the text."""
+    import torch
+
+    if "Tensor" in word:
+        raise MalformedArguments(
+            text=f"{name}={spec.text}", reason=f"tensor {name!r} has no sizes, write {spec.text}[4,64]"
+        )
+    return getattr(torch, spec.dtype) if "ScalarType" in word else spec.text
 
 
 def example(op: IrOp, device: str) -> tuple[Any, ...]:
@@ -87,6 +102,8 @@ def in_words(value: object) -> str:
         tensor: Any = value
         strides = None if tensor.is_contiguous() else tuple(tensor.stride())
         return str(TensorSpec(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), strides))
+    if type(value).__module__ == "torch" and type(value).__name__ == "dtype":
+        return str(value).removeprefix("torch.")
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 

@@ -187,6 +187,7 @@ def _difference(op: IrOp, got: Any, wanted: Any) -> str | None:
     import torch
 
     from vllm_ir.errors import MissingTolerance
+    from vllm_ir.tolerances import comparable
 
     for one, other in _pairs(got, wanted):
         if not isinstance(one, torch.Tensor):
@@ -196,7 +197,9 @@ def _difference(op: IrOp, got: Any, wanted: Any) -> str | None:
         except MissingTolerance:
             bounds = {"atol": 0.0, "rtol": 0.0}
         try:
-            torch.testing.assert_close(one, other, **bounds, equal_nan=True)
+            same_dtype = one.dtype == other.dtype
+            pair = (comparable(one), comparable(other)) if same_dtype else (one, other)
+            torch.testing.assert_close(*pair, **bounds, equal_nan=True)
         except AssertionError as error:
             return " ".join(str(error).replace("Tensor-likes are not close!", "").split())
     return None

@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING
 from vllm_ir import runtime
 from vllm_ir.ops.activation import gelu_and_mul, silu_and_mul
 from vllm_ir.ops.layernorm import fused_add_rms_norm, rms_norm
+from vllm_ir.ops.quantization import dynamic_group_quant_fp8, dynamic_quant_fp8, static_quant_fp8
 from vllm_ir.ops.rotary import rotary_embedding
 
 if TYPE_CHECKING:
     from vllm_ir.op import IrOp
 
-__all__ = ["fused_add_rms_norm", "gelu_and_mul", "rms_norm", "rotary_embedding", "silu_and_mul"]
+__all__ = [
+    "dynamic_group_quant_fp8",
+    "dynamic_quant_fp8",
+    "fused_add_rms_norm",
+    "gelu_and_mul",
+    "rms_norm",
+    "rotary_embedding",
+    "silu_and_mul",
+    "static_quant_fp8",
+]
 
 
 def __getattr__(name: str) -> IrOp:
