@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ir import runtime
 from vllm_ir.errors import MalformedPriority, UnknownOp
-from vllm_ir.priority import Layer, parse_arguments, parse_text, read_providers
+from vllm_ir.preferences import EVERY_OP
+from vllm_ir.priority import FLAG, Layer, Wish, parse_arguments, parse_text, read_providers
 from vllm_ir.selection import Selection
 
 if TYPE_CHECKING:
@@ -92,7 +93,18 @@ class IrOpPriorityConfig(Mapping[str, "tuple[str, ...]"]):
         Raises:
             UnknownOp, UnknownProvider, ProviderLacksOp, UnusableProvider: a name that does not exist or cannot run.
         """
-        runtime.current().configure(layer, self._lists, self._for_every_op)
+        state, source = runtime.current(), layer.label
+        state.load()
+        with state.lock:
+            wishes = {name: Wish(layer, names, source) for name, names in self._lists.items()}
+            for name, wish in wishes.items():
+                op = state.registry.get(name, f"{FLAG}.{name}" if layer is Layer.COMMAND_LINE else source)
+                state.check_wish(op, wish)
+            if self._for_every_op:
+                state.check_providers(self._for_every_op, source)
+                wishes[EVERY_OP] = Wish(layer, self._for_every_op, source, for_every_op=True)
+            state.preferences.replace(layer, wishes)
+            state.cool()
 
     @contextlib.contextmanager
     def set_priority(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from vllm_ir.code_digest import digest_code
@@ -20,6 +20,7 @@ from vllm_ir.plugins.walk import normalise
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vllm_ir.composition import Composition
     from vllm_ir.implementation import IrOpImpl
     from vllm_ir.op import IrOp
     from vllm_ir.platforms import Platform
@@ -113,22 +114,38 @@ def _implementation(impl: IrOpImpl) -> str:
     if impl.distribution is not None:
         contents = _contents(impl.distribution)
         files, brought = contents.packages, contents.digest
+    functions = (impl.impl_fn, impl.functional, impl.predicate)
+    if impl.composition is not None:
+        # Who runs a part takes part by the part's own order.
+        functions = (impl.composition.meaning, None, impl.predicate)
     codes = [
         None if function is None else digest_code(function, reach=_package(function) not in files)
-        for function in (impl.impl_fn, impl.functional, impl.predicate)
+        for function in functions
     ]
     devices = None if impl.devices is None else sorted(impl.devices)
     flags = [bool(impl.supported), impl.inplace, impl.batch_invariant, devices, list(impl.activation_indices)]
-    return _digest("implementation", impl.op_name, impl.provider, flags, codes, brought)
+    parts = _parts(impl.composition)
+    return _digest("implementation", impl.op_name, impl.provider, flags, codes, parts, brought)
 
 
 def _native(op: IrOp, fake: Callable[..., Any]) -> str:
     """Work out the digest of an op's meaning."""
     declared = op.declaration
     flags = [list(declared.activations), declared.allow_inplace, declared.batch_invariant]
-    code = source_digest(declared.native)
+    composed = declared.composition
+    # A native function that was made over parts is told by the meaning that it was made of.
+    made = composed is not None and vars(declared.native).get("__wrapped__") is composed.meaning
+    functions = [*([] if made else [declared.native]), *([] if composed is None else [composed.meaning])]
+    codes = [source_digest(function) for function in functions]
     faked = "" if fake is declared.native else source_digest(fake)
-    return _digest("native", declared.name, declared.schema, declared.inplace_schema, flags, code, faked)
+    parts = _parts(composed)
+    return _digest("native", declared.name, declared.schema, declared.inplace_schema, flags, codes, parts, faked)
+
+
+def _parts(composition: Composition | None) -> list[tuple[str, str]]:
+    """Return the parts that a meaning calls, each with the digest of its own meaning."""
+    parts = () if composition is None else cast("tuple[IrOp, ...]", composition.parts)
+    return [(part.name, native_digest(part)) for part in parts]
 
 
 def _package(function: Callable[..., Any]) -> str:

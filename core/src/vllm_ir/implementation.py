@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.errors import BadSignature, BadValue, PredicateMismatch
-from vllm_ir.names import check_name, check_provider_name
+from vllm_ir.names import NATIVE, UNFUSED, check_name, check_provider_name
 from vllm_ir.signature import Signature
 from vllm_ir.verdict import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from vllm_ir.composition import Composition
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +37,7 @@ class IrOpImpl:
         devices: torch device types whose tensors it may be given; None when it takes any.
         activation_indices: positions of the op's activations; filled when the implementation is registered.
         where: file and line of the declaration.
+        composition: the op's meaning over its parts, for the implementation that runs those; None for all others.
 
     Raises:
         BadName: the op's or the provider's name is not legal.
@@ -56,11 +59,13 @@ class IrOpImpl:
     devices: frozenset[str] | None = None
     activation_indices: tuple[int, ...] = ()
     where: str = ""
+    composition: Composition | None = None
 
     def __post_init__(self) -> None:
         """Check every field; nothing is bound or registered."""
         check_name(self.op_name, "Op")
-        if self.provider != "native" or self.predicate is not None:
+        ours = self.provider == NATIVE or (self.provider == UNFUSED and self.composition is not None)
+        if not ours or self.predicate is not None:
             check_provider_name(self.provider)
         who = f"implementation of op {self.op_name!r} by provider {self.provider!r}"
         if not callable(self.impl_fn):

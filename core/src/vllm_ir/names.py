@@ -11,7 +11,10 @@ from vllm_ir.errors import BadName, ReservedName
 NATIVE: Final = "native"
 """The provider of every op's native function."""
 
-RESERVED: Final = (NATIVE, "unfused")
+UNFUSED: Final = "unfused"
+"""The provider of every fused op's parts: it runs them, and each selects for itself."""
+
+RESERVED: Final = (NATIVE, UNFUSED)
 """Provider names that no distribution may take."""
 
 RESERVED_PREFIX: Final = "_ir_"
@@ -20,7 +23,10 @@ RESERVED_PREFIX: Final = "_ir_"
 TAKEN_BY_TORCH: Final = ("name", "_dir")
 """What a namespace of torch.ops calls its own attributes; an op of that name would take them away from it."""
 
-TAKEN_BY_OPS: Final = ("activation", "annotations", "checks", "layernorm", "rotary", "runtime")
+TAKEN_BY_OPS: Final = (
+    *("activation", "annotations", "checks", "fused_activation", "fused_quantization", "fused_rotary", "layernorm"),
+    *("quantization", "rotary", "runtime"),
+)
 """What `vllm_ir.ops` calls its own modules and imports; an op of that name could not be found there."""
 
 _LEGAL: Final = re.compile(r"[a-z_][a-z0-9_]*")

@@ -10,10 +10,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from vllm_ir.declaration import native_implementation
+from vllm_ir.declaration import native_implementation, unfused_implementation
 from vllm_ir.errors import BadSignature, UnregisteredOp, WrongCall
 from vllm_ir.implementation import IrOpImpl, caller
-from vllm_ir.names import NATIVE
+from vllm_ir.names import RESERVED
 from vllm_ir.signature import Signature
 from vllm_ir.trial import Trial
 
@@ -52,7 +52,9 @@ class IrOp:
         self.batch_invariant = declaration.batch_invariant
         self._engine = engine
         self._admit = admit
-        self._impls: dict[str, IrOpImpl] = {NATIVE: native_implementation(declaration)}
+        unfused = unfused_implementation(declaration)
+        own = (native_implementation(declaration), *([unfused] if unfused is not None else []))
+        self._impls: dict[str, IrOpImpl] = {impl.provider: impl for impl in own}
         self._fake: Callable[..., Any] = declaration.native
         self._trial = Trial(declaration.name)
         self.__doc__ = inspect.getdoc(declaration.native)
@@ -271,8 +273,8 @@ class IrOp:
         self._impls, self._fake, self._trial = saved
 
     def strip(self) -> None:
-        """Forget every implementation but native."""
-        self._impls = {NATIVE: self._impls[NATIVE]}
+        """Forget every implementation but those that the op itself has."""
+        self._impls = {name: self._impls[name] for name in RESERVED if name in self._impls}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy as the name, so that a model that holds an op can be copied and sent."""

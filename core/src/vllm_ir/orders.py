@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from vllm_ir.dispatch import Candidate
 from vllm_ir.errors import (
     CalledWhileLoading,
     LockMismatch,
+    NoParts,
     ProviderLacksOp,
     UnknownProvider,
     UnusableProvider,
     changed_order,
 )
-from vllm_ir.names import NATIVE
+from vllm_ir.names import NATIVE, UNFUSED
 from vllm_ir.priority import Layer, Wish, merge
 from vllm_ir.verdict import Unsupported
 
+NO_PARTS: Final = "the op has no parts"
+"""Why an op cannot run unfused."""
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from vllm_ir.errors import Difference
     from vllm_ir.implementation import IrOpImpl
@@ -45,9 +49,23 @@ def defaults(landscape: Landscape, op: str, *, compiling: bool) -> list[Wish]:
     return wishes
 
 
-def candidates(op: IrOp, wishes: Iterable[Wish], landscape: Landscape, policy: Policy) -> tuple[Candidate, ...]:
-    """Return every place of the order with its implementation, or with the reason why it can run nothing."""
-    return tuple(_candidate(op, entry, landscape, policy) for entry in merge(wishes).entries)
+def candidates(
+    op: IrOp,
+    wishes: Iterable[Wish],
+    landscape: Landscape,
+    policy: Policy,
+    order_of: Callable[[IrOp], Sequence[Candidate]],
+) -> tuple[Candidate, ...]:
+    """Return every place of the order with its implementation, or with the reason why it can run nothing.
+
+    Args:
+        op: the op.
+        wishes: what all layers want.
+        landscape: what discovery found.
+        policy: who may run what.
+        order_of: the order of another op, asked of the parts of one that may run unfused.
+    """
+    return tuple(_candidate(op, entry, landscape, policy, order_of) for entry in merge(wishes).entries)
 
 
 def refuse(impl: IrOpImpl, policy: Policy) -> Unsupported | None:
@@ -59,20 +77,44 @@ def refuse(impl: IrOpImpl, policy: Policy) -> Unsupported | None:
     denied = policy.refuse(impl.provider, impl.distribution, impl.op_name)
     if denied is not None:
         return Unsupported(str(denied))
+    if impl.composition is not None:
+        return None  # it is what its parts are, and which of theirs may run is asked of each
     reason = policy.refuse_variant(batch_invariant=impl.batch_invariant)
     return None if reason is None else Unsupported(reason)
 
 
-def _candidate(op: IrOp, entry: Entry, landscape: Landscape, policy: Policy) -> Candidate:
+def refuse_parts(
+    op: IrOp, impl: IrOpImpl, policy: Policy, order_of: Callable[[IrOp], Sequence[Candidate]]
+) -> Unsupported | None:
+    """Return why the parts that an implementation runs cannot all run here, or None where they may.
+
+    Native takes every call of a part, so only a rule that refuses native leaves a part without anybody.
+    """
+    if impl.composition is None or not policy.batch_invariant:
+        return None
+    for part in op.declaration.parts:
+        order = order_of(part)
+        if all(candidate.refusal is not None for candidate in order):
+            reasons = "; ".join(f"{candidate.entry.provider}: {candidate.refusal}" for candidate in order)
+            return Unsupported(f"nothing may run its part {part.name} ({reasons})")
+    return None
+
+
+def _candidate(
+    op: IrOp, entry: Entry, landscape: Landscape, policy: Policy, order_of: Callable[[IrOp], Sequence[Candidate]]
+) -> Candidate:
     """Return what stands at one place."""
     impl = op.impls.get(entry.provider)
     if impl is None:
         reason = landscape.unusable.get(entry.provider)
+        if entry.provider == UNFUSED:
+            reason = NO_PARTS
         if reason is None:
             known = entry.provider in landscape.distributions
             reason = f"it has no implementation of {op.name}" if known else "it is not installed"
         return Candidate(entry, None, Unsupported(reason))
-    return Candidate(entry, impl, refuse(impl, policy))
+    refusal = refuse(impl, policy)
+    return Candidate(entry, impl, refuse_parts(op, impl, policy, order_of) if refusal is None else refusal)
 
 
 def check(
@@ -88,6 +130,7 @@ def check(
         loading: whether discovery is still going on, so that more providers may come.
 
     Raises:
+        NoParts: the op has no parts that could run unfused.
         UnusableProvider: it is installed, or registered, but cannot run here.
         ProviderLacksOp: it is here, but without this op.
         CalledWhileLoading: it may still come.
@@ -98,6 +141,8 @@ def check(
         if refusal is None or not entry.required:
             continue
         provider, layer = entry.provider, entry.source
+        if candidate.impl is None and provider == UNFUSED:
+            raise NoParts(op=op.name, has=[other.name for other in registry if other.declaration.parts], layer=layer)
         if candidate.impl is not None or provider in landscape.unusable:
             raise UnusableProvider(op=op.name, provider=provider, reason=refusal.reason, layer=layer)
         has = tuple(other.name for other in registry if provider in other.impls)

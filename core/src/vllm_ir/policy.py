@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vllm_ir.errors import DeniedByPolicy, MalformedSettings, MalformedVariable
-from vllm_ir.names import NATIVE, normalise
+from vllm_ir.names import NATIVE, RESERVED, normalise
 from vllm_ir.settings import BATCH_INVARIANT, Settings
 
 if TYPE_CHECKING:
@@ -96,15 +96,16 @@ class Source:
         """Return what a file says.
 
         Raises:
-            MalformedSettings: an entry of a list cannot be read, or denies `native`.
+            MalformedSettings: an entry of a list cannot be read, or denies `native` or `unfused`.
         """
         file = str(settings.file)
         deny = tuple(_of_file(file, "deny", text) for text in settings.deny)
         for rule in deny:
-            if rule.name == NATIVE:
+            if rule.name in RESERVED:
+                what = "what every op means" if rule.name == NATIVE else "an op's parts, each under its own rules,"
                 raise MalformedSettings(
                     file=file,
-                    problem=f"deny has {rule.text!r}, and native is what every op means and always stays",
+                    problem=f"deny has {rule.text!r}, and {rule.name} is {what} and always stays",
                     fix="Take it out; strict = true raises where a provider that was named would hand a call on.",
                 )
         return cls(
@@ -201,14 +202,14 @@ class Policy:
         return tuple(source.file for source in self.sources if source.file and source != Source(source.file))
 
     def refuse(self, provider: str, distribution: str | None, op: str | None = None) -> DeniedByPolicy | None:
-        """Return why a provider may not run an op, or None where it may; `native` always may.
+        """Return why a provider may not run an op, or None where it may; `native` always may, and so may an op's parts.
 
         Args:
             provider: its name.
             distribution: the distribution that brings it; None where a program registered it itself.
             op: the op; None to ask whether the provider may load at all, for any op.
         """
-        if provider == NATIVE:
+        if provider in RESERVED:
             return None
         refusals = (source.refuse(provider, distribution, op) for source in self.sources)
         return next((refusal for refusal in refusals if refusal is not None), None)

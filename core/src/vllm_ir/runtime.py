@@ -8,19 +8,18 @@ from __future__ import annotations
 import contextlib
 import threading
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir import dispatch, log, orders
 from vllm_ir.assembly import Mode
 from vllm_ir.changes import Changes
 from vllm_ir.platforms import detect
-from vllm_ir.preferences import EVERY_OP
-from vllm_ir.priority import FLAG, Layer, Wish, read_providers
 from vllm_ir.registry import Registry
 from vllm_ir.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from vllm_ir.environment import Environment
     from vllm_ir.graphs import Records
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from vllm_ir.platforms import Platform
     from vllm_ir.policy import Policy
     from vllm_ir.preferences import Preferences
+    from vllm_ir.priority import Wish
     from vllm_ir.switchboard import Switchboard
     from vllm_ir.wrapping import Wrapping
 
@@ -164,6 +164,11 @@ class Runtime:
             for scope in board.scopes:
                 scope.chains = board.make(self.candidates(op, scope.wishes), self.mode)
             board.cool()
+            if self.policy.batch_invariant:
+                # Whether an op may run unfused is then for the orders of its parts to say.
+                for whole in self.registry:
+                    if op in whole.declaration.parts:
+                        self.refresh(whole)
             if not self.wrapping.always:
                 # Dynamo traces into the chain there, and could not trace what connects one.
                 self.warm(op)
@@ -215,7 +220,12 @@ class Runtime:
     ) -> tuple[dispatch.Candidate, ...]:
         """Return the order of an op and what stands at each place."""
         wishes = [*self.preferences.wishes(op.name, self.landscape, compiling=compiling), *scoped]
-        return orders.candidates(op, wishes, self.landscape, self.policy)
+        order_of = partial(self.current_order, compiling=compiling)
+        return orders.candidates(op, wishes, self.landscape, self.policy, order_of)
+
+    def current_order(self, op: IrOp, *, compiling: bool = False) -> tuple[dispatch.Candidate, ...]:
+        """Return the order of an op in the current context."""
+        return self.candidates(op, self.current_wishes(op), compiling=compiling)
 
     def check(self, op: IrOp, candidates: Sequence[dispatch.Candidate]) -> None:
         """Raise for the first place that a user asked for and that can run nothing here."""
@@ -248,37 +258,13 @@ class Runtime:
         for op, layer in self.preferences.named_ops():
             self.registry.get(op, layer)
 
-    def configure(self, layer: Layer, lists: Mapping[str, Sequence[str]], for_every_op: Sequence[str] = ()) -> None:
-        """Set what one layer wants for the whole process, in place of what it wanted before; all or nothing.
-
-        Args:
-            layer: COMMAND_LINE, KERNEL_CONFIG or SET_DEFAULT.
-            lists: provider names by op.
-            for_every_op: provider names for all other ops; those that lack an op are dropped there.
-
-        Raises:
-            ConfigurationError: an op or a provider does not exist, or cannot run here.
-        """
-        self.load()
-        source = layer.label
-        with self.lock:
-            wishes = {name: Wish(layer, read_providers(names, layer.label), source) for name, names in lists.items()}
-            for name, wish in wishes.items():
-                op = self.registry.get(name, f"{FLAG}.{name}" if layer is Layer.COMMAND_LINE else source)
-                self.check_wish(op, wish)
-            if for_every_op:
-                self.check_providers(for_every_op, source)
-                wishes[EVERY_OP] = Wish(layer, tuple(for_every_op), source, for_every_op=True)
-            self.preferences.replace(layer, wishes)
-            self.cool()
-
     def check_providers(self, names: Sequence[str], layer: str) -> None:
         """Raise for the first name that can run nothing here, whatever the op."""
         orders.check_providers(names, layer, self.landscape, self.registry, loading=self.discovery.busy)
 
     def check_wish(self, op: IrOp, wish: Wish) -> None:
         """Raise for the first provider of a wish that can run nothing here."""
-        wanted = orders.candidates(op, [wish], self.landscape, self.policy)
+        wanted = orders.candidates(op, [wish], self.landscape, self.policy, self.current_order)
         self.check(op, [c for c in wanted if c.entry.layer is wish.layer])
 
 

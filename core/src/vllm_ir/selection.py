@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir import dispatch, orders
+from vllm_ir.names import UNFUSED
 from vllm_ir.priority import Layer, Wish, read_providers
 from vllm_ir.runtime import find
 from vllm_ir.switchboard import Scope
@@ -52,6 +53,9 @@ class Selection:
             (provider, orders.refuse(impl, policy)) for provider, impl in op.impls.items() if provider not in named
         ]
         told = dispatch.explain(op.name, candidates, others, args, compiling=compiling, strict=policy.strict)
+        if told.selected == UNFUSED:
+            calls = _part_calls(op, args)
+            told = replace(told, parts=tuple(self.explain(part, given, compiling=compiling) for part, given in calls))
         pins = self._runtime.landscape.pins
         difference = orders.unpinned(op, candidates, self._runtime.landscape, compiling=compiling)
         if pins is None or difference is None:
@@ -62,7 +66,7 @@ class Selection:
             replace(each, accepted=False, selected=False, reason=reason) if each.accepted else each
             for each in told.verdicts
         )
-        return replace(told, verdicts=tuple(stopped))
+        return replace(told, verdicts=tuple(stopped), parts=())
 
     def priority(self, op: IrOp) -> list[str]:
         """Return the providers that may be reached in the current context."""
@@ -110,3 +114,20 @@ class Selection:
             del scope
             with self._runtime.lock:
                 board.close()
+
+
+def _part_calls(op: IrOp, args: Sequence[Any] | None) -> list[tuple[IrOp, tuple[Any, ...] | None]]:
+    """Return which parts a call of an op makes when it runs unfused, each with its arguments, if there are any.
+
+    What the parts are given is worked out on fake tensors, so nothing is computed.
+    """
+    composition, parts = op.declaration.composition, {part.name: part for part in op.declaration.parts}
+    if composition is None or args is None:
+        return [(part, None) for part in parts.values()]
+    import torch
+    from torch._subclasses import FakeTensor, FakeTensorMode
+
+    fakes = [value.fake_mode for value in args if isinstance(value, FakeTensor)]
+    with fakes[0] if fakes else FakeTensorMode() as mode:
+        given = [mode.from_tensor(v) if isinstance(v, torch.Tensor) and not fakes else v for v in args]
+        return [(parts[name], bound) for name, bound in composition.calls(given)]

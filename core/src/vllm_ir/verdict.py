@@ -85,11 +85,13 @@ class Explanation:
         op: the op's name.
         compiling: whether the answer is for a graph that Inductor compiles.
         verdicts: the candidates in the order of the priority, those that no list names last.
+        parts: where the op runs unfused, the same of each part that it calls, in order.
     """
 
     op: str
     compiling: bool
     verdicts: tuple[Verdict, ...]
+    parts: tuple[Explanation, ...] = ()
 
     @property
     def selected(self) -> str | None:
@@ -104,4 +106,5 @@ class Explanation:
             why = f": {verdict.reason}" if verdict.reason else ""
             said = "accepted" if verdict.accepted else "refused"
             lines.append(f" {mark} {verdict.provider} [{verdict.layer or 'in no list'}] {said}{why}")
+        lines += [f"   {line}" for part in self.parts for line in str(part).splitlines()]
         return "\n".join(lines)

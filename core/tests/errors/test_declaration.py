@@ -329,22 +329,23 @@ MISTAKES: dict[str, Mistake] = {
     "too few outputs": Mistake(
         lambda: register(one_of_two, allow_inplace=True),
         errors.InplaceOutputs,
-        "Op 'one_of_two' allows in-place, so it must return one tensor per activation: got outputs (Tensor), wanted"
-        " 2 tensor(s) for activations 'x', 'x_residual'. Change the outputs, name the activations, or drop"
+        "Op 'one_of_two' allows in-place, so it must return at least one tensor per activation: got outputs (Tensor),"
+        " wanted 2 tensor(s) for activations 'x', 'x_residual'. Change the outputs, name the activations, or drop"
         " allow_inplace.",
         {"op": "one_of_two", "outputs": "(Tensor)", "activations": ("x", "x_residual")},
     ),
     "output that is no tensor": Mistake(
         lambda: register(number, allow_inplace=True),
         errors.InplaceOutputs,
-        "Op 'number' allows in-place, so it must return one tensor per activation: got outputs (int), wanted"
+        "Op 'number' allows in-place, so it must return at least one tensor per activation: got outputs (int), wanted"
         " 1 tensor(s) for activations 'x'. Change the outputs, name the activations, or drop allow_inplace.",
     ),
     "in-place without activation": Mistake(
         lambda: register(no_activation, allow_inplace=True),
         errors.InplaceOutputs,
-        "Op 'no_activation' allows in-place, so it must return one tensor per activation: got outputs (Tensor),"
-        " wanted 0 tensor(s) for activations none. Change the outputs, name the activations, or drop allow_inplace.",
+        "Op 'no_activation' allows in-place, so it must return at least one tensor per activation: got outputs"
+        " (Tensor), wanted 0 tensor(s) for activations none. Change the outputs, name the activations, or drop"
+        " allow_inplace.",
     ),
     "second op of a name": Mistake(
         register_twice,

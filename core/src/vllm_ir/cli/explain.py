@@ -181,20 +181,40 @@ def _print_json(answer: Answer, *, static: bool) -> None:
             "policy": list(answer.policy),
             "arguments": answer.arguments,
             "selected": told.selected,
-            "candidates": [
-                {
-                    "provider": each.provider,
-                    "layer": each.layer or None,
-                    "accepted": each.accepted,
-                    "selected": each.selected,
-                    "reason": each.reason,
-                }
-                for each in told.verdicts
-            ],
+            "candidates": _candidates(told),
+            "parts": [_part(each) for each in told.parts],
             "doubts": list(answer.doubts),
             "error": str(answer.problem) if answer.problem else None,
         }
     )
+
+
+def _candidates(told: Explanation) -> list[dict[str, Any]]:
+    """Return the candidates of an op for programs."""
+    return [
+        {
+            "provider": each.provider,
+            "layer": each.layer or None,
+            "accepted": each.accepted,
+            "selected": each.selected,
+            "reason": each.reason,
+        }
+        for each in told.verdicts
+    ]
+
+
+def _part(told: Explanation) -> dict[str, Any]:
+    """Return what is said of one part of an op that runs unfused."""
+    parts = [_part(each) for each in told.parts]
+    return {"op": told.op, "selected": told.selected, "candidates": _candidates(told), "parts": parts}
+
+
+def _print_parts(told: Explanation, indent: int) -> None:
+    """Print who runs each part of an op that runs unfused, a line each."""
+    for part in told.parts:
+        runs = part.selected or "nothing may run"
+        output.print_text(f"{' ' * indent}part {part.op}: {runs}", output.PLAIN, indent=indent)
+        _print_parts(part, indent + 2)
 
 
 def _print_table(answer: Answer) -> None:
@@ -210,6 +230,7 @@ def _print_table(answer: Answer) -> None:
     runs = "runs" if answer.problem is None else "would run"
     rows = [_row(number, each, runs) for number, each in enumerate(told.verdicts, 1)]
     output.print_table(("", "provider", "put there by", "verdict"), rows)
+    _print_parts(told, 2)
     if answer.doubts:
         print()
     for doubt in answer.doubts:

@@ -86,7 +86,7 @@ def _meaning(op: str, node: ast.FunctionDef, path: Path, text: str) -> Meaning:
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     lines = text.splitlines()[first - 1 : node.end_lineno]
     return Meaning(
-        signature=f"{op}({_parameters(node.args)}){returns}",
+        signature=f"{op}({_parameters(node.args, composed=_composed(node))}){returns}",
         doc=cleandoc(ast.get_docstring(node) or ""),
         source="\n".join(lines),
         file=str(path),
@@ -94,9 +94,18 @@ def _meaning(op: str, node: ast.FunctionDef, path: Path, text: str) -> Meaning:
     )
 
 
-def _parameters(arguments: ast.arguments) -> str:
+def _composed(node: ast.FunctionDef) -> bool:
+    """Tell whether a function is a meaning over parts, which it takes first and which are no parameter of the op."""
+    calls = [each for each in node.decorator_list if isinstance(each, ast.Call)]
+    words = {
+        word.arg for each in calls if ast.unparse(each.func).rpartition(".")[2] == _DECORATOR for word in each.keywords
+    }
+    return "parts" in words and "expansion" not in words
+
+
+def _parameters(arguments: ast.arguments, *, composed: bool) -> str:
     """Return parameters as they are usually written; an op has no others than named ones."""
-    named = [*arguments.posonlyargs, *arguments.args]
+    named = [*arguments.posonlyargs, *arguments.args][composed:]
     defaults = [None] * (len(named) - len(arguments.defaults)) + list(arguments.defaults)
     parts = []
     for one, default in zip(named, defaults, strict=True):

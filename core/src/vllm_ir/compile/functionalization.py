@@ -25,11 +25,12 @@ from vllm_ir.compile.sources import written_argument
 from vllm_ir.errors import UsedAfterDonation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import torch
     from torch import fx
 
+    from vllm_ir.compile.aliases import Aliases
     from vllm_ir.op import IrOp
 
 NOTE: Final = "vllm_ir"
@@ -110,6 +111,27 @@ def donated_inputs(node: fx.Node, op: IrOp) -> tuple[int, ...]:
     note = (node.meta.get("custom") or {}).get(NOTE)
     # Metadata spreads to what AOTAutograd makes of a node, so the op is part of the note.
     return tuple(note[1]) if note is not None and note[0] == op.name else ()
+
+
+def hand_on(nodes: Iterable[fx.Node], ops: Mapping[str, IrOp], donated: Iterable[fx.Node], aliases: Aliases) -> None:
+    """Note down that the calls which stand for another donate what that one was given to give away.
+
+    Args:
+        nodes: what was put in the place of a call, in order.
+        ops: by name.
+        donated: arguments of that call that the caller of the graph donated.
+        aliases: the memory of the graph.
+    """
+    calls = calls_of(ops)
+    memory = {root for argument in donated for root in aliases.roots(argument)}
+    for node in nodes:
+        if node.op != "call_function" or node.target not in calls:
+            continue
+        op, args = calls[node.target][0], arguments_of(node, calls[node.target][0])
+        roots = {index: aliases.roots(args[index]) for index in op.activation_indices}
+        found = tuple(index for index, mine in roots.items() if mine and mine <= memory)
+        if found:
+            node.meta["custom"] = {**(node.meta.get("custom") or {}), NOTE: (op.name, found)}
 
 
 def _given(graph: fx.Graph) -> frozenset[int]:

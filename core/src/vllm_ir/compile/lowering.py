@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_ir.compile import torch_sizes, torch_version
 from vllm_ir.compile.aliases import Aliases
 from vllm_ir.compile.clones import copy_argument, copy_of, needing_copies
-from vllm_ir.compile.functionalization import donated_inputs
+from vllm_ir.compile.functionalization import donated_inputs, hand_on
 from vllm_ir.compile.graph import (
     arguments_of,
     calls_of,
@@ -141,8 +141,9 @@ class Lowering:
         refused: list[IrOpImpl] = []
         while True:
             impl = self._judge.select(op, fake_arguments(args), without=refused, where=source_of(node))
-            copied = needing_copies(node, args, op.activation_indices, donated, aliases) if impl.inplace else []
-            function = op.native_torch_op if self._stays_whole(impl) else impl.impl_fn
+            function, copied = self._function(op, impl), []
+            if impl.inplace and function is impl.impl_fn:
+                copied = needing_copies(node, args, op.activation_indices, donated, aliases)
             if copied and impl.functional is not None:
                 function, copied = impl.functional, []
             try:
@@ -157,20 +158,21 @@ class Lowering:
             for index in op.activation_indices:
                 aliases.take(args[index])
         aliases.replace(added, [])
+        hand_on(added, self._plan.ops, [args[index] for index in donated], aliases)
         results, more = _own(graph, node, results, aliases)
         readers = results_of(node, results)
         aliases.replace([], readers)
-        for old, new in readers:
-            old.replace_all_uses_with(new)
-        for old, _ in readers:
-            if old is not node:
-                graph.erase_node(old)
-        for whole in list(node.users):  # what took a list of results out
-            graph.erase_node(whole)
-        graph.erase_node(node)
+        _put_in_place(graph, node, readers)
         self._done.copies += len(copied) + len(more)
         self._done.selected.setdefault(op.name, {})[node.name] = impl.provider
         return added
+
+    def _function(self, op: IrOp, impl: IrOpImpl) -> Callable[..., Any]:
+        """Return what is put in the place of a call that an implementation takes."""
+        if impl.composition is not None:
+            # Its parts become calls of their own, and copies are made where those need them.
+            return impl.composition.over(impl.composition.functional(), f"{op.name}_in_parts")
+        return op.native_torch_op if self._stays_whole(impl) else impl.impl_fn
 
     def _stays_whole(self, impl: IrOpImpl) -> bool:
         """Tell whether the compiler must not see into native: it would not keep what the plan asks for.
@@ -210,6 +212,18 @@ class Lowering:
             now[index] = copy_argument(graph, node, args[index], values[index])
         added, results = splice(graph, node, traced, now, first=first)
         return now, [*(now[index] for index in copied), *added], results
+
+
+def _put_in_place(graph: fx.Graph, node: fx.Node, readers: list[tuple[fx.Node, Any]]) -> None:
+    """Take a call out, after each node that holds a result of it has been replaced by the one beside it."""
+    for old, new in readers:
+        old.replace_all_uses_with(new)
+    for old, _ in readers:
+        if old is not node:
+            graph.erase_node(old)
+    for whole in list(node.users):  # what took a list of results out
+        graph.erase_node(whole)
+    graph.erase_node(node)
 
 
 def _own(graph: fx.Graph, node: fx.Node, results: list[Any], aliases: Aliases) -> tuple[list[Any], list[fx.Node]]:

@@ -17,7 +17,7 @@ from vllm_ir.compile.guards import watch
 from vllm_ir.dispatch import BrokenPredicate
 from vllm_ir.errors import IrError
 from vllm_ir.log import logger
-from vllm_ir.names import NATIVE
+from vllm_ir.names import RESERVED
 from vllm_ir.observation import Witness
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from vllm_ir.compile.plan import Plan
     from vllm_ir.dispatch import Candidate
+    from vllm_ir.implementation import IrOpImpl
     from vllm_ir.priority import Entry
     from vllm_ir.verdict import Unsupported
 
@@ -71,15 +72,15 @@ class Choice:
         except IrError as error:
             logger.debug("plain graph: every op stays whole: %s", error)
             return
-        self._fixed.update(op for op, order in self._plan.orders.items() if _reaches_native(order))
+        self._fixed.update(op for op, order in self._plan.orders.items() if _reaches_ours(order))
         watched.ops, watched.fixed = self.ops, self._fixed
 
 
-def _reaches_native(order: Iterable[Candidate]) -> bool:
-    """Tell whether native is the first in an order to take some call."""
+def _reaches_ours(order: Iterable[Candidate]) -> bool:
+    """Tell whether native, or an op's parts, is the first in an order to take some call."""
     usable = (candidate for candidate in order if candidate.refusal is None)
     first = next((candidate for candidate in usable if candidate.unconditional), None)
-    return first is None or first.entry.provider == NATIVE
+    return first is None or first.entry.provider in RESERVED
 
 
 _choices: weakref.WeakKeyDictionary[TracingContext, Choice] = weakref.WeakKeyDictionary()
@@ -114,7 +115,14 @@ def notice(op: str) -> None:
     if context not in _choices:
         _choices[context] = Choice()
         torch_tracing.wrap_cache_key_tag(Tag)
-    _choices[context].ops.add(op)
+    _choices[context].ops.update(_with_parts(op))
+
+
+def _with_parts(op: str) -> set[str]:
+    """Return an op and the ops that it may be taken apart into, whose orders the graph may come to depend on."""
+    registry = runtime.current().registry
+    parts = registry.get(op).declaration.parts if op in registry else ()
+    return {op}.union(*(_with_parts(part.name) for part in parts))
 
 
 def expand(mode: Any, overload: Any, op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -134,18 +142,20 @@ def expand(mode: Any, overload: Any, op: str, args: Sequence[Any], kwargs: Mappi
     found = None if plan is None else plan.ops.get(op)
     if plan is None or found is None or found.torch_op is not overload:
         return NotImplemented
-    kept = why_whole(plan, op, found.bind(args, kwargs))
-    choice.met(op, whole=kept is not None)
-    logger.debug("plain graph: op %s: %s", op, "native, inlined" if kept is None else f"stays whole: {kept}")
-    if kept is not None:
+    impl = inlined(plan, op, found.bind(args, kwargs))
+    choice.met(op, whole=isinstance(impl, str))
+    told = f"stays whole: {impl}" if isinstance(impl, str) else f"{impl.provider}, inlined"
+    logger.debug("plain graph: op %s: %s", op, told)
+    if isinstance(impl, str):
         return NotImplemented
-    native = torch_tracing.functional(found.declaration.native)
+    composition = impl.composition
+    function = impl.impl_fn if composition is None else composition.over(composition.functional(), f"{op}_in_parts")
     with mode:
-        return native(*args, **kwargs)
+        return torch_tracing.functional(function)(*args, **kwargs)
 
 
-def why_whole(plan: Plan, op: str, args: Sequence[Any]) -> str | None:
-    """Return why an op is not inlined in a graph, or None when native runs it.
+def inlined(plan: Plan, op: str, args: Sequence[Any]) -> IrOpImpl | str:
+    """Return what an op is inlined as in a graph: native, or its parts where it runs unfused; else why it is not.
 
     What cannot be told from fake tensors is left to the call, as is every error that the call would raise.
 
@@ -164,9 +174,9 @@ def why_whole(plan: Plan, op: str, args: Sequence[Any]) -> str | None:
             continue
         with torch_version.no_new_guards(shape_env):
             refusal = dispatch.judge(impl, args)
-        if refusal is None and impl.provider == NATIVE:
+        if refusal is None and impl.provider in RESERVED:
             _tell(op, refusals)
-            return None
+            return impl
         if refusal is None:
             return f"{impl.provider} takes it"
         if isinstance(refusal, BrokenPredicate):

@@ -6,7 +6,7 @@ IrError
 │                                    InplaceNotAllowed, DuplicateOp, DuplicateImplementation, TornDeclaration,
 │                                    RetiredOp, DefinedElsewhere, UnregisteredOp, CalledWhileLoading,
 │                                    MissingGenerator, MissingTolerance
-├── ConfigurationError (ValueError)  a user's mistake: UnknownOp, UnknownProvider, ProviderLacksOp,
+├── ConfigurationError (ValueError)  a user's mistake: UnknownOp, UnknownProvider, ProviderLacksOp, NoParts,
 │                                    UnusableProvider, MalformedPriority, MalformedVariable, MalformedSettings,
 │                                    UnknownPlatform;
 │                                    on the command line UnknownVerb, DuplicateVerb, DeniedVerb, UnknownName,
@@ -68,6 +68,7 @@ from vllm_ir.errors.configuration import (
     MalformedPriority,
     MalformedSettings,
     MalformedVariable,
+    NoParts,
     ProviderLacksOp,
     UnknownOp,
     UnknownProvider,
@@ -220,6 +221,7 @@ __all__ = [
     "MisspeltHook",
     "NoGraph",
     "NoImplementation",
+    "NoParts",
     "NoWorkingFolder",
     "NotDistributed",
     "NotLocked",

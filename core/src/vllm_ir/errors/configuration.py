@@ -53,6 +53,20 @@ class ProviderLacksOp(ConfigurationError):
         )
 
 
+class NoParts(ConfigurationError):
+    """An op that was to run unfused and is made of no other ops."""
+
+    def __init__(self, *, op: str, has: Sequence[str], layer: str | None = None) -> None:
+        self.op, self.has, self.layer = op, tuple(has), layer
+        super().__init__(
+            f"{_by(layer)}op {op!r} cannot run 'unfused': it has no parts (ops with parts: {listed(has)})."
+            f" Take 'unfused' out of the list of {op!r}.",
+            op=op,
+            has=tuple(has),
+            layer=layer,
+        )
+
+
 class UnusableProvider(ConfigurationError):
     """A provider the user named that cannot run here whatever the arguments."""
 

@@ -112,12 +112,12 @@ class UnknownActivation(DeclarationError):
 
 
 class InplaceOutputs(DeclarationError):
-    """An op with `allow_inplace` whose outputs cannot stand for its activations one by one."""
+    """An op with `allow_inplace` whose outputs are no tensors, or fewer than its activations."""
 
     def __init__(self, *, op: str, outputs: str, activations: Sequence[str]) -> None:
         self.op, self.outputs, self.activations = op, outputs, tuple(activations)
         super().__init__(
-            f"Op {op!r} allows in-place, so it must return one tensor per activation:"
+            f"Op {op!r} allows in-place, so it must return at least one tensor per activation:"
             f" got outputs {outputs}, wanted {len(activations)} tensor(s) for activations {listed(activations)}."
             " Change the outputs, name the activations, or drop allow_inplace.",
             op=op,

@@ -7,6 +7,7 @@ and which order a hook wants, is held against it before the first op runs.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from vllm_ir.plugins.description import CORE
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from vllm_ir.dispatch import Candidate
     from vllm_ir.landscape import Landscape
     from vllm_ir.lock.document import Lock
     from vllm_ir.op import IrOp
@@ -84,11 +86,16 @@ class Enforcement:
         differences = []
         for op in ops:
             for compiling in MODES:
-                wishes = self.preferences.wishes(op.name, pinned, compiling=compiling)
-                candidates = orders.candidates(op, wishes, pinned, self.preferences.policy)
+                candidates = self._order(op, pinned, compiling=compiling)
                 differences.append(orders.unpinned(op, candidates, pinned, compiling=compiling))
         self._stop(each for each in differences if each is not None)
         return pinned
+
+    def _order(self, op: IrOp, landscape: Landscape, *, compiling: bool) -> tuple[Candidate, ...]:
+        """Return the order of an op without any scope."""
+        wishes = self.preferences.wishes(op.name, landscape, compiling=compiling)
+        order_of = partial(self._order, landscape=landscape, compiling=compiling)
+        return orders.candidates(op, wishes, landscape, self.preferences.policy, order_of)
 
     def _orders(self, platform: Platform | None) -> dict[tuple[str, bool], tuple[str, ...]]:
         """Return the orders of this machine.

@@ -6,6 +6,18 @@ from typing import TYPE_CHECKING
 
 from vllm_ir import runtime
 from vllm_ir.ops.activation import gelu_and_mul, silu_and_mul
+from vllm_ir.ops.fused_activation import (
+    silu_and_mul_dynamic_quant_fp8,
+    silu_and_mul_group_quant_fp8,
+    silu_and_mul_static_quant_fp8,
+)
+from vllm_ir.ops.fused_quantization import (
+    fused_add_rms_norm_dynamic_quant_fp8,
+    fused_add_rms_norm_static_quant_fp8,
+    rms_norm_dynamic_quant_fp8,
+    rms_norm_static_quant_fp8,
+)
+from vllm_ir.ops.fused_rotary import fused_qk_norm_rope
 from vllm_ir.ops.layernorm import fused_add_rms_norm, rms_norm
 from vllm_ir.ops.quantization import dynamic_group_quant_fp8, dynamic_quant_fp8, static_quant_fp8
 from vllm_ir.ops.rotary import rotary_embedding
@@ -17,10 +29,18 @@ __all__ = [
     "dynamic_group_quant_fp8",
     "dynamic_quant_fp8",
     "fused_add_rms_norm",
+    "fused_add_rms_norm_dynamic_quant_fp8",
+    "fused_add_rms_norm_static_quant_fp8",
+    "fused_qk_norm_rope",
     "gelu_and_mul",
     "rms_norm",
+    "rms_norm_dynamic_quant_fp8",
+    "rms_norm_static_quant_fp8",
     "rotary_embedding",
     "silu_and_mul",
+    "silu_and_mul_dynamic_quant_fp8",
+    "silu_and_mul_group_quant_fp8",
+    "silu_and_mul_static_quant_fp8",
     "static_quant_fp8",
 ]
 

@@ -7,11 +7,16 @@ is computed in float64, since nobody passes one in order to lose half of it, and
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from vllm_ir.declare import register_op
 from vllm_ir.ops.checks import check_floating, check_same, check_variance_size, check_weight
+
+if TYPE_CHECKING:
+    from vllm_ir.composition import Parts
 
 
 def widen(x: Tensor) -> Tensor:
@@ -53,7 +58,29 @@ def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: in
     return normalize(widen(x), weight, epsilon, variance_size, x.dtype)
 
 
-@register_op(allow_inplace=True)
+def _fused_add_rms_norm(
+    parts: Parts,
+    x: Tensor,
+    x_residual: Tensor,
+    weight: Tensor | None,
+    epsilon: float,
+    variance_size: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return what `fused_add_rms_norm` does over `rms_norm` of the sum.
+
+    The sum goes in before it is rounded, in float32, so the variance is the same. The norm comes back in float32, and
+    the cast to x's dtype behind it rounds as native's one cast does: the product with a weight of 16 or 32 bits is a
+    float32 value already, and from the float64 of such a weight torch casts to narrower dtypes by way of float32.
+    """
+    check_floating("fused_add_rms_norm", "x", x)
+    check_same("fused_add_rms_norm", x, x_residual)
+    check_weight("fused_add_rms_norm", weight, x.shape[-1])
+    check_variance_size("fused_add_rms_norm", variance_size, x.shape[-1])
+    total = widen(x) + widen(x_residual)
+    return parts.rms_norm(total, weight, epsilon, variance_size).to(x.dtype), total.to(x.dtype).contiguous()
+
+
+@register_op(allow_inplace=True, parts=(rms_norm,), expansion=_fused_add_rms_norm)
 def fused_add_rms_norm(
     x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -11,19 +11,40 @@ from vllm_ir.declare import register_op
 from vllm_ir.errors import WrongArgument
 from vllm_ir.ops.checks import check_floating
 
-_OP = "rotary_embedding"
 
+def check_rotation(
+    op: str, positions: Tensor, query: Tensor, key: Tensor, head_size: int, rotary_dim: int, cos_sin_cache: Tensor
+) -> None:
+    """Raise unless query and key are whole heads, and the angles fit positions and heads.
 
-def _check(parameter: str, x: Tensor, head_size: int) -> None:
-    """Raise unless the last size of x is one head or whole heads."""
-    check_floating(_OP, parameter, x)
-    if x.shape[-1] % head_size:
+    Raises:
+        WrongArgument: a dtype or a size does not fit.
+    """
+    if positions.is_floating_point() or positions.dtype == torch.bool:
+        raise WrongArgument(op=op, parameter="positions", got=f"of dtype {positions.dtype}", wanted="an integer dtype")
+    if rotary_dim % 2 or not 0 < rotary_dim <= head_size:
         raise WrongArgument(
-            op=_OP,
-            parameter=parameter,
-            got=f"of last size {x.shape[-1]}",
-            wanted=f"a multiple of head_size {head_size}",
+            op=op,
+            parameter="rotary_dim",
+            got=str(rotary_dim),
+            wanted=f"an even number from 2 to head_size {head_size}",
         )
+    if cos_sin_cache.dim() != 2 or cos_sin_cache.shape[-1] != rotary_dim:  # noqa: PLR2004 - rows and columns
+        raise WrongArgument(
+            op=op,
+            parameter="cos_sin_cache",
+            got=f"of shape {tuple(cos_sin_cache.shape)}",
+            wanted=f"[max_position, rotary_dim {rotary_dim}]",
+        )
+    for parameter, x in (("query", query), ("key", key)):
+        check_floating(op, parameter, x)
+        if x.shape[-1] % head_size:
+            raise WrongArgument(
+                op=op,
+                parameter=parameter,
+                got=f"of last size {x.shape[-1]}",
+                wanted=f"a multiple of head_size {head_size}",
+            )
 
 
 def _heads(x: Tensor, tokens: int, head_size: int) -> int:
@@ -81,24 +102,7 @@ def rotary_embedding(
     Raises:
         WrongArgument: a dtype or a size does not fit.
     """
-    if positions.is_floating_point() or positions.dtype == torch.bool:
-        raise WrongArgument(op=_OP, parameter="positions", got=f"of dtype {positions.dtype}", wanted="an integer dtype")
-    if rotary_dim % 2 or not 0 < rotary_dim <= head_size:
-        raise WrongArgument(
-            op=_OP,
-            parameter="rotary_dim",
-            got=str(rotary_dim),
-            wanted=f"an even number from 2 to head_size {head_size}",
-        )
-    if cos_sin_cache.dim() != 2 or cos_sin_cache.shape[-1] != rotary_dim:  # noqa: PLR2004 - rows and columns
-        raise WrongArgument(
-            op=_OP,
-            parameter="cos_sin_cache",
-            got=f"of shape {tuple(cos_sin_cache.shape)}",
-            wanted=f"[max_position, rotary_dim {rotary_dim}]",
-        )
-    _check("query", query, head_size)
-    _check("key", key, head_size)
+    check_rotation("rotary_embedding", positions, query, key, head_size, rotary_dim, cos_sin_cache)
     angles = cos_sin_cache.index_select(0, positions.flatten()).unsqueeze(-2)
     results = []
     for x in (query, key):

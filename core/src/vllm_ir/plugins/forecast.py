@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from vllm_ir.errors import ProviderLacksOp, UnknownOp, UnknownProvider, UnusableProvider
+from vllm_ir.errors import NoParts, ProviderLacksOp, UnknownOp, UnknownProvider, UnusableProvider
 from vllm_ir.landscape import Landscape
-from vllm_ir.names import NATIVE
+from vllm_ir.names import NATIVE, RESERVED, UNFUSED
 from vllm_ir.plugins.defaults import Standing, of_distributions
 from vllm_ir.plugins.fitting import foreign
 from vllm_ir.priority import Layer, merge
@@ -170,11 +170,11 @@ class _Judge:
             elif stopped is not None:
                 reason = not_reached(stopped=stopped)
                 verdicts.append(Verdict(entry.provider, entry.source, accepted=True, reason=reason))
-            elif taken == NATIVE:
+            elif taken in RESERVED:
                 reason = not_reached(taken=taken)
                 verdicts.append(Verdict(entry.provider, entry.source, accepted=True, reason=reason))
             else:
-                unasked = None if entry.provider == NATIVE else UNASKED
+                unasked = None if entry.provider in RESERVED else UNASKED
                 first = taken is None
                 verdicts.append(Verdict(entry.provider, entry.source, accepted=True, reason=unasked, selected=first))
                 taken = entry.provider
@@ -197,6 +197,8 @@ class _Judge:
         provider, layer, record = entry.provider, entry.source, self.standing.providers.get(entry.provider)
         if record is None:
             return UnknownProvider(op=self.op, provider=provider, known=tuple(self.standing.providers), layer=layer)
+        if provider == UNFUSED and record.failure is None:
+            return NoParts(op=self.op, has=record.ops, layer=layer)
         if record.failure is None and record.manifest and self.op not in record.manifest.ops:
             return ProviderLacksOp(op=self.op, provider=provider, has=record.ops, layer=layer)
         return UnusableProvider(op=self.op, provider=provider, reason=reason, layer=layer)

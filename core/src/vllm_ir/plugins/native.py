@@ -1,10 +1,10 @@
-"""The hooks of the provider `native`: the core enters by the same door as every other distribution."""
+"""The hooks of the providers `native` and `unfused`: the core enters by the same door as every other distribution."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vllm_ir.names import NATIVE
+from vllm_ir.names import RESERVED
 from vllm_ir.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -23,5 +23,5 @@ def vllm_ir_ops() -> list[IrOp]:
 
 @hookimpl
 def vllm_ir_implementations(platform: Platform) -> list[IrOpImpl]:  # noqa: ARG001 - native runs wherever torch does
-    """Return the native functions of the core's ops."""
-    return [op.impls[NATIVE] for op in vllm_ir_ops()]
+    """Return what the core's ops have of their own: native functions, and parts."""
+    return [op.impls[name] for op in vllm_ir_ops() for name in RESERVED if name in op.impls]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vllm_ir.errors import UnknownAllowed, did_you_mean
-from vllm_ir.names import NATIVE, normalise
+from vllm_ir.names import NATIVE, RESERVED, normalise
 from vllm_ir.policy import ALL, ALLOW, DENY, Policy
 
 if TYPE_CHECKING:
@@ -59,8 +59,9 @@ def doubts(policy: Policy, known: Iterable[str], ops: Iterable[str]) -> tuple[st
 def _doubts(place: str, rule: Rule, names: list[str], legal: set[str], ops: list[str]) -> Iterator[str]:
     """Yield what is doubtful about one entry."""
     written = rule.text.partition(":")[0].strip()
-    if rule.name == NATIVE and place == DENY:
-        yield f"{place} names {rule.text!r}, but native is what every op means and always stays."
+    if rule.name in RESERVED and place == DENY:
+        what = "what every op means" if rule.name == NATIVE else "an op's parts, each under its own rules,"
+        yield f"{place} names {rule.text!r}, but {rule.name} is {what} and always stays."
     elif rule.name not in legal and (suggestion := did_you_mean(written, names)):
         yield f"{place} names {written!r}, which nothing here has.{suggestion}"
     if rule.op is not None and rule.op not in ops and (suggestion := did_you_mean(rule.op, ops)):
@@ -69,4 +70,4 @@ def _doubts(place: str, rule: Rule, names: list[str], legal: set[str], ops: list
 
 def _legal(names: Iterable[str]) -> set[str]:
     """Return the names that mean something here."""
-    return {normalise(name) for name in names} | {ALL, NATIVE}
+    return {normalise(name) for name in names} | {ALL, *RESERVED}
