@@ -1,4 +1,4 @@
-"""RMS norms: recognised by what they compute, in three flavours; look-alikes are left with a reason."""
+"""RMS norms: recognised by what they compute, in four flavours; look-alikes are left with a reason."""
 
 from __future__ import annotations
 
@@ -99,6 +99,35 @@ def test_every_mix_of_dtypes_keeps_its_bits(
     assert torch.equal(got, wanted)
 
 
+class BareRMSNorm(nn.Module):
+    """Has no weight, as the norm of queries and keys in nanochat has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eps = 1e-6
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the norm of x, computed in float32."""
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_norm_without_a_weight_keeps_its_bits(dtype: torch.dtype) -> None:
+    """The op takes no weight then; rows may be of any width."""
+    module, x = BareRMSNorm(), torch.randn(2, 3, 48).to(dtype)
+    wanted = module(x)
+    assert use_ir_ops(module).ops == {"rms_norm": 1}
+    got = module(x)
+    assert got.dtype == wanted.dtype
+    assert torch.equal(got, wanted)
+
+
+def test_a_norm_without_a_weight_is_asked_for_rows_as_wide_as_it_says() -> None:
+    """Torch's own takes no others."""
+    assert isinstance(norms.recognise(nn.RMSNorm(24, eps=1e-5, elementwise_affine=False)), norms.Flavour)
+
+
 @pytest.mark.parametrize("shape", [(48,), (5, 48), (2, 3, 4, 48), (0, 48)], ids=str)
 def test_any_number_of_dimensions_will_do(shape: tuple[int, ...]) -> None:
     """One row, heads of queries, and no token at all."""
@@ -121,14 +150,16 @@ def test_queries_in_a_transposed_view_keep_their_bits() -> None:
     ("module", "reason"),
     [
         (nn.LayerNorm(8), "it subtracts the mean, so it is no RMS norm"),
-        (MeanRMSNorm(8), "its result is not that of rms_norm: off by"),
+        (nn.LayerNorm(8, bias=False), "it subtracts the mean, so it is no RMS norm"),
+        (nn.LayerNorm(8, elementwise_affine=False), "it subtracts the mean, so it is no RMS norm"),
+        (MeanRMSNorm(8), "it subtracts the mean, so it is no RMS norm"),
         (ScaledRMSNorm(8), "its result is not that of rms_norm: off by"),
         (TupleRMSNorm(8), "another shape or dtype"),
         (GatedRMSNorm(8), "its forward does not take one tensor (TypeError)"),
         (WideWeightRMSNorm(), "its weight is not one row"),
         (NamelessRMSNorm(), "it keeps no epsilon under a known name"),
-        (BiasedRMSNorm(), "it holds more, or less, than one weight"),
-        (nn.BatchNorm1d(8), "it holds more, or less, than one weight"),
+        (BiasedRMSNorm(), "it holds more than one weight"),
+        (nn.BatchNorm1d(8), "it holds more than one weight"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )

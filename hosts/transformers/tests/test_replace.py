@@ -244,24 +244,6 @@ def test_forwards_that_accelerate_wraps_later_are_restored_inside_its_wrapper(
     assert torch.equal(zoo.logits(llama, batch), before)
 
 
-@pytest.mark.parametrize("name", ["cohere", "glm", "gpt_neox"])
-def test_other_rotations_are_left(name: str, batch: Inputs, zoo: Zoo) -> None:
-    """Interleaved and partial rotations are not the op's as the model says it; the reason tells which."""
-    config, cls, reason = {
-        "cohere": ("CohereConfig", "CohereForCausalLM", "does not give the bits of rotary_embedding"),
-        "glm": ("GlmConfig", "GlmForCausalLM", "does not give the bits of rotary_embedding"),
-        "gpt_neox": ("GPTNeoXConfig", "GPTNeoXForCausalLM", "only 4 of the 16 elements of a head are rotated"),
-    }[name]
-    torch.manual_seed(0)
-    model = getattr(transformers, cls)(getattr(transformers, config)(**zoo.base)).eval()
-    before = zoo.logits(model, batch)
-    replacement = use_ir_ops(model)
-    reasons = {place.reason for place in replacement.left if place.kind == "rotary"}
-    assert len(reasons) == 1
-    assert reason in reasons.pop()
-    assert torch.equal(zoo.logits(model, batch), before)
-
-
 @pytest.mark.parametrize("given", ["never", "alwayz", 2, None])
 def test_a_way_of_fusing_that_there_is_not(llama: Any, given: Any) -> None:
     """The command line's own word "never" once fused everything."""

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from vllm_ir import Unsupported
-from vllm_ir_host_transformers import rotary, use_ir_ops
+from vllm_ir_host_transformers import rotary, rotations, use_ir_ops
+from vllm_ir_host_transformers.rotations import Form
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from hosts.transformers.tests.conftest import Zoo
 
 Inputs = dict[str, torch.Tensor]
+LLAMA = rotations.stand_in(apply_rotary_pos_emb, Form("halves"))
 
 
 def operands(batch: int, rows: int, dtype: torch.dtype = torch.float32, size: int = 8) -> list[torch.Tensor]:
@@ -31,14 +33,14 @@ def operands(batch: int, rows: int, dtype: torch.dtype = torch.float32, size: in
 def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Give a list that grows with every table that is built."""
     times: list[int] = []
-    own = rotary._build
+    own = rotations._build
 
     def counted(*args: Any) -> Any:
         """Count a table and build it."""
         times.append(1)
         return own(*args)
 
-    monkeypatch.setattr(rotary, "_build", counted)
+    monkeypatch.setattr(rotations, "_build", counted)
     return times
 
 
@@ -50,7 +52,7 @@ def test_it_has_the_bits_and_the_layout_of_the_model_s_own(
     """Positions of each prompt, or one row of positions for all of them."""
     values = operands(batch, rows, dtype)
     wanted = apply_rotary_pos_emb(*values)
-    got = rotary._rotation(apply_rotary_pos_emb)(*values)
+    got = LLAMA(*values)
     assert all(map(torch.equal, got, wanted))
     assert [part.stride() for part in got] == [part.stride() for part in wanted]
     assert counts() == {"rotary_embedding": 1}
@@ -73,7 +75,7 @@ def test_calls_that_the_op_does_not_mean_go_to_the_model_s_own(
     """Other arguments, dtypes and shapes: the same result as ever, and no op."""
     args, kwargs = change(*operands(2, 2))
     wanted = apply_rotary_pos_emb(*args, **kwargs)
-    got = rotary._rotation(apply_rotary_pos_emb)(*args, **kwargs)
+    got = LLAMA(*args, **kwargs)
     assert all(map(torch.equal, got, wanted))
     assert counts() == {}
 
@@ -100,7 +102,7 @@ def test_a_pass_with_two_kinds_of_layers_builds_two(batch: Inputs, zoo: Zoo, bui
 
 def test_cosines_that_change_get_a_new_table(built: list[int]) -> None:
     """A table is kept for the cosines as they were, for their sines and for one batch size."""
-    rotate = rotary._rotation(apply_rotary_pos_emb)
+    rotate = LLAMA
     q, k, cos, sin = operands(2, 1)
     rotate(q, k, cos, sin)
     rotate(q, k, cos, sin)
@@ -117,7 +119,7 @@ def test_inference_mode_has_no_versions_and_works(built: list[int]) -> None:
     """Tensors of inference mode cannot tell whether they changed; they are told apart by identity."""
     with torch.inference_mode():
         values = operands(1, 1)
-        rotate = rotary._rotation(apply_rotary_pos_emb)
+        rotate = LLAMA
         for _ in range(2):
             assert all(map(torch.equal, rotate(*values), apply_rotary_pos_emb(*values)))
     assert len(built) == 1
@@ -129,8 +131,8 @@ def test_cosines_with_a_graph_keep_no_table() -> None:
     angle = torch.randn(1, 5, 8, requires_grad=True)
     for _ in range(2):
         cos, sin = angle.cos(), angle.sin()
-        rotary._rotation(apply_rotary_pos_emb)(q, k, cos, sin)
-        assert not hasattr(cos, rotary.KEPT)
+        LLAMA(q, k, cos, sin)
+        assert not hasattr(cos, rotations.KEPT)
 
 
 class Angles(nn.Module):
@@ -152,7 +154,6 @@ class Angles(nn.Module):
     ("embedding", "reason"),
     [
         (None, "no rotary_emb stands above it, so its cosines cannot be checked"),
-        (Angles(size=8), "only 8 of the 16 elements of a head are rotated"),
         (Angles(wide=True), "it is float32 and its cosines are float64"),
         (Angles(twice=False), "Angles does not write its cosines twice"),
         (nn.Linear(2, 2), "Linear cannot be asked for cosines (TypeError)"),

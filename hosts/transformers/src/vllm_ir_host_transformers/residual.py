@@ -139,18 +139,18 @@ def _add_norm(flavour: Flavour, dtypes: frozenset[torch.dtype], *, may_donate: b
 
     def add_norm(layer: nn.Module, norm: nn.Module, hidden_states: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """Return the norm of the sum, and the sum; both [..., hidden_size]."""
-        weight: Any = norm.weight
+        weight = norms.weight_of(norm)
         if (
             hidden_states.dtype in dtypes
             and hidden_states.dtype == residual.dtype
             and hidden_states.shape == residual.shape
-            and flavour.takes(hidden_states.dtype, weight.dtype)
+            and flavour.takes(hidden_states.dtype, weight)
             and _unseen(norm, own)
         ):
             give = may_donate and donation.allowed(layer, residual)
             op = ops.fused_add_rms_norm.maybe_inplace if give else ops.fused_add_rms_norm
             result: tuple[Tensor, Tensor] = op(
-                hidden_states, residual, flavour.scale(weight), getattr(norm, flavour.epsilon)
+                hidden_states, residual, flavour.scaled(weight), getattr(norm, flavour.epsilon)
             )
             return result
         total = residual + hidden_states
