@@ -17,7 +17,7 @@ def test_every_op_is_tried_with_all_that_is_unusual(name: str) -> None:
     assert {case.fill for case in cases} >= {"nan", "infinite", "subnormal", "negative_zero", "boundary"}
     assert any(not case.tokens for case in cases)
     assert any(case.hidden == 16384 for case in cases)
-    if name != "rotary_embedding":
+    if name not in {"rotary_embedding", "fused_qk_norm_rope"}:  # whose rows are whole heads
         assert any(case.hidden == 1 for case in cases)
         assert any(case.hidden == 129 for case in cases)
 

@@ -14,10 +14,12 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from vllm_ir import ops
 from vllm_ir.errors import CallError, WrongArgument, WrongCall
+from vllm_ir.ops.quantization import FP8_MAX
 from vllm_ir.tolerances import comparable
 
 NAMES = tuple(ops.__all__)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+EXACT = ("static_quant_fp8", "dynamic_quant_fp8", "dynamic_group_quant_fp8")
 
 
 def results_of(outcome: Any) -> tuple[Tensor, ...]:
@@ -76,10 +78,14 @@ def test_generators_are_random(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_tolerance(name: str, dtype: torch.dtype) -> None:
-    """A tolerance admits a step in the last place and refuses one percent."""
+    """A tolerance admits a step in the last place and refuses one percent; that of an exact op admits nothing."""
     bounds = getattr(ops, name).get_tolerance(dtype)
     value = torch.full((8,), 1.0, dtype=dtype)
-    torch.testing.assert_close(value + torch.finfo(dtype).eps, value, **bounds)
+    if name in EXACT and dtype == torch.float32:
+        assert bounds == {"atol": 0, "rtol": 0}
+        assert all(getattr(ops, name).get_tolerance(narrow) == bounds for narrow in FP8_MAX)
+    else:
+        torch.testing.assert_close(value + torch.finfo(dtype).eps, value, **bounds)
     with pytest.raises(AssertionError):
         torch.testing.assert_close(value * 1.05, value, **bounds)
 

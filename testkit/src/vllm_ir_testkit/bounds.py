@@ -1,7 +1,8 @@
 """How far from native is too far: the contract on numerics as one function and three numbers.
 
-bfloat16, float16 and float8: at most one element in ten thousand, by one unit in the last place. float32 and float64:
-within the op's tolerance. Integers: equal. NaN, infinities and the sign of zero: as native.
+bfloat16, float16 and float8: at most one element in ten thousand, by one unit in the last place; none at all where the
+op's tolerance for the dtype is zero. float32 and float64: within the op's tolerance. Integers: equal. NaN, infinities
+and the sign of zero: as native.
 """
 
 from __future__ import annotations
@@ -56,6 +57,14 @@ def is_narrow(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point and dtype.itemsize <= 2  # noqa: PLR2004 - bytes of a half
 
 
+def is_exact(op: IrOp, dtype: torch.dtype) -> bool:
+    """Tell whether an op admits no difference at all in results of a dtype."""
+    if not dtype.is_floating_point:
+        return True
+    found = op.get_tolerance(dtype)
+    return found["atol"] == 0 and found["rtol"] == 0
+
+
 def tolerance(op: IrOp, dtype: torch.dtype, *, tiny: bool) -> tuple[float, float]:
     """Return absolute and relative tolerance for a wide dtype.
 
@@ -67,13 +76,18 @@ def tolerance(op: IrOp, dtype: torch.dtype, *, tiny: bool) -> tuple[float, float
     if is_narrow(dtype) or not dtype.is_floating_point:
         return 0.0, 0.0
     found = op.get_tolerance(dtype)
-    return (4 * _SMALLEST if tiny else found["atol"]), found["rtol"]
+    return (min(4 * _SMALLEST, found["atol"]) if tiny else found["atol"]), found["rtol"]
 
 
-def complaint(comparison: Comparison, dtype: torch.dtype) -> str | None:
+def complaint(comparison: Comparison, dtype: torch.dtype, *, exact: bool = False) -> str | None:
     """Return in words why one result is too far from native's, or None.
 
     A small result may hold the one element in ten thousand, so each may have one; `total_complaint` judges the share.
+
+    Args:
+        comparison: how far it is.
+        dtype: of the result.
+        exact: whether the op admits no difference.
     """
     where = f" ({comparison.example})" if comparison.example else ""
     if comparison.special:
@@ -82,6 +96,11 @@ def complaint(comparison: Comparison, dtype: torch.dtype) -> str | None:
         )
     if comparison.zero_signs:
         return f"{comparison.zero_signs} of {comparison.elements} zeros have another sign than native's"
+    if exact and comparison.differing:
+        return (
+            f"{comparison.differing} of {comparison.elements} elements differ by up to {comparison.worst_units} units"
+            f" in the last place, and the op is exact{where}"
+        )
     if is_narrow(dtype):
         return _narrow_complaint(comparison, where)
     if not comparison.beyond:

@@ -9,6 +9,8 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -51,8 +53,6 @@ def half_of_the_head(args: Arguments) -> Arguments:
     positions, query, key, head_size, rotary_dim, cache, neox = args
     half = rotary_dim // 2
     cosines, sines = cache[:, : half // 2], cache[:, rotary_dim // 2 : rotary_dim // 2 + half // 2]
-    import torch
-
     return positions, query, key, head_size, half, torch.cat((cosines, sines), dim=-1), neox
 
 
@@ -69,6 +69,61 @@ def heads_apart(args: Arguments) -> Arguments:
     return (positions, query, key, head_size, *rest)
 
 
+_STRETCH: Final = 1.75
+"""A scale whose inverse is no float32: over it these values are ties, times its rounded inverse some are none."""
+
+
+def quotients(x: torch.Tensor, dtype: torch.dtype, size: int) -> torch.Tensor:
+    """Return a tensor of x's shape whose quotients by a scale are small whole numbers, odd ones midway between floats.
+
+    Args:
+        x: whose signs and dtype are taken.
+        dtype: of 8 bits; the first element of each run holds its limit times the scale, so that the scale is known.
+        size: how many elements share a scale.
+    """
+    from vllm_ir.ops.quantization import FP8_MAX
+
+    steps = torch.randint(0, 32, x.shape, device=x.device) * torch.where(x < 0, -1.0, 1.0)
+    values = (steps * _STRETCH).to(x.dtype)
+    values[..., ::size] = FP8_MAX[dtype] * _STRETCH
+    return values
+
+
+def ties_of_a_given_scale(args: Arguments) -> Arguments:
+    """Return arguments of a static quantisation whose products are ties, or lie beside them by a rounded inverse."""
+    x, scale, dtype = args
+    return quotients(x, dtype, x.shape[-1]), torch.full_like(scale, _STRETCH), dtype
+
+
+def ties_of_a_row(args: Arguments) -> Arguments:
+    """Return the like for a scale that is found for each row, or for the tensor."""
+    x, per_token, scale_ub, dtype = args
+    return quotients(x, dtype, x.shape[-1]), per_token, scale_ub, dtype
+
+
+def ties_of_a_group(args: Arguments) -> Arguments:
+    """Return the like for a scale that is found for each group."""
+    x, group_size, column_major, ue8m0, dtype = args
+    return quotients(x, dtype, group_size), group_size, column_major, ue8m0, dtype
+
+
+def loud_first_row(args: Arguments) -> Arguments:
+    """Return arguments whose first row is a thousand times as loud, so that one scale for all shows."""
+    x, *rest = args
+    if x.dim() > 1:
+        x = x.clone()
+        x[:1] *= 1000
+    return (x, *rest)
+
+
+def _eight_bits() -> tuple[Variant, ...]:
+    """Return a variant for each 8-bit dtype that is not the default."""
+    return tuple(
+        Variant(str(dtype).removeprefix("torch."), {"quant_dtype": dtype})
+        for dtype in (torch.float8_e4m3fnuz, torch.float8_e5m2)
+    )
+
+
 VARIANTS: Final[dict[str, tuple[Variant, ...]]] = {
     "rms_norm": (Variant("variance of half the row", rewrite=half_of_the_row),),
     "fused_add_rms_norm": (Variant("variance of half the row", rewrite=half_of_the_row),),
@@ -79,6 +134,33 @@ VARIANTS: Final[dict[str, tuple[Variant, ...]]] = {
         Variant("heads apart", rewrite=heads_apart),
         Variant("head of 128", {"head_size": 128}, hidden=512),
     ),
+    "static_quant_fp8": (*_eight_bits(), Variant("ties", rewrite=ties_of_a_given_scale)),
+    "dynamic_quant_fp8": (
+        *_eight_bits(),
+        Variant("ties", rewrite=ties_of_a_row),
+        Variant("a loud first row", rewrite=loud_first_row),
+        Variant("a loud first row, one scale", {"per_token": False}, rewrite=loud_first_row),
+    ),
+    "dynamic_group_quant_fp8": (
+        *_eight_bits(),
+        Variant("ties", rewrite=ties_of_a_group),
+        Variant("groups of 16", {"group_size": 16}),
+        Variant("groups of 128", {"group_size": 128}, hidden=512),
+        Variant("groups of 16, column-major", {"group_size": 16, "column_major_scales": True}),
+    ),
+    **{
+        f"{name}_quant_fp8": _eight_bits()
+        for name in (
+            "rms_norm_static",
+            "fused_add_rms_norm_static",
+            "rms_norm_dynamic",
+            "fused_add_rms_norm_dynamic",
+            "silu_and_mul_static",
+            "silu_and_mul_dynamic",
+        )
+    },
+    "silu_and_mul_group_quant_fp8": (*_eight_bits(), Variant("groups of 16", {"group_size": 16})),
+    "fused_qk_norm_rope": (Variant("head of 128", {"head_size": 128}, hidden=512),),
 }
 """Variants of the core's ops, the plain one left out."""
 

@@ -196,7 +196,7 @@ def wrong_values(setting: Setting, provider: str, wanted: Sequence[torch.Tensor]
         return f"raised {in_words(error)}"
     for a, b in zip(got, wanted, strict=True):
         atol, rtol = bounds.tolerance(setting.op, b.dtype, tiny=False)
-        what = bounds.complaint(compare(a, b, atol, rtol), b.dtype)
+        what = bounds.complaint(compare(a, b, atol, rtol), b.dtype, exact=bounds.is_exact(setting.op, b.dtype))
         if what is not None:
             return f"not native's values: {what}"
     return ""

@@ -73,7 +73,9 @@ def shared(subject: Subject, args: Sequence[Any], outputs: Sequence[Any], *, don
         for j, argument in enumerate(args):
             if not hasattr(argument, "untyped_storage") or not memory.share(result, argument):
                 continue
-            may = donated and i < len(activations) and activations[i] == j
+            # The last results stand for the activations; scales and the like come before them.
+            own = i - (len(outputs) - len(activations))
+            may = donated and own >= 0 and activations[own] == j
             if not may:
                 said.append(f"result {i} shares memory with input {names[j]}")
             elif not memory.same_place(result, argument):

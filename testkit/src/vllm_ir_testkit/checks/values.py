@@ -75,7 +75,7 @@ def disagreement(
             continue
         comparison = measured(subject, case, got, native)
         totals.setdefault(native.dtype, bounds.Total()).add(comparison)
-        what = bounds.complaint(comparison, native.dtype)
+        what = bounds.complaint(comparison, native.dtype, exact=bounds.is_exact(subject.op, native.dtype))
         if what is not None:
             said.append(f"{name}{what}")
     return "; ".join(said) or None
