@@ -1,6 +1,7 @@
-"""Ask a real vLLM in this process: `python engine.py MODEL PLAN OUT`.
+"""Ask a real vLLM in this process: `python engine.py MODEL`, and on stdin one JSON object a line for each engine.
 
-PLAN is a JSON list of runs, one engine after the other; OUT gets a JSON object of answers by the name of the run.
+It says whether to run eager, what `vllm.LLM` takes besides (`more`), whether vLLM's IR ops raise from now on
+(`forbid_ir_ops`), and which file gets the answers (`out`).
 """
 
 from __future__ import annotations
@@ -40,25 +41,31 @@ def forbid_ir_ops() -> None:
 
 
 def counts() -> dict[str, dict[str, int]]:
-    """Return how often each provider ran each op, if vllm-ir is in this process and counts."""
+    """Return how often each provider ran each op, nothing where vllm-ir is not here or does not count."""
     if "vllm_ir.runtime" not in sys.modules:
         return {}
     return {name: dict(op.calls) for name, op in import_module("vllm_ir").report().ops.items()}
 
 
+def since(before: dict[str, dict[str, int]], now: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """Return what was counted between two looks, without what was not called."""
+    new = {op: {who: n - before.get(op, {}).get(who, 0) for who, n in calls.items()} for op, calls in now.items()}
+    return {op: {who: n for who, n in calls.items() if n} for op, calls in new.items()}
+
+
 def ask(model: str, run: dict[str, Any]) -> dict[str, Any]:
     """Return the greedy answers of one engine, with the two likeliest tokens at each place, and how long it took."""
     vllm = import_module("vllm")
-    extra = {key: run[key] for key in ("kernel_config", "additional_config") if key in run}
-    llm = vllm.LLM(
-        model, dtype="bfloat16", enforce_eager=run["eager"], max_model_len=512, max_num_seqs=16, seed=0, **extra
-    )
     if run.get("forbid_ir_ops"):
         forbid_ir_ops()
+    before, begun = counts(), time.perf_counter()
+    small = {"dtype": "bfloat16", "max_model_len": 128, "max_num_seqs": 16, "seed": 0}
+    llm = vllm.LLM(model, enforce_eager=run["eager"], **small, **run.get("more", {}))
+    started = time.perf_counter() - begun
     sampling = vllm.SamplingParams(temperature=0, max_tokens=24, logprobs=2)
     chats = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
     seconds = []
-    for _ in range(run.get("times", 1)):
+    for _ in range(3):
         start = time.perf_counter()
         replies = llm.chat(chats, sampling, use_tqdm=False)
         seconds.append(time.perf_counter() - start)
@@ -71,14 +78,17 @@ def ask(model: str, run: dict[str, Any]) -> dict[str, Any]:
     del llm
     gc.collect()
     import_module("vllm.distributed").cleanup_dist_env_and_memory()
-    return {"answers": answers, "seconds": min(seconds), "counts": counts()}
+    return {"answers": answers, "seconds": min(seconds), "started": started, "counts": since(before, counts())}
 
 
-def main(model: str, plan: str, out: str) -> None:
-    """Run a plan."""
-    runs = json.loads(Path(plan).read_text(encoding="utf-8"))
-    found = {run["name"]: ask(model, run) for run in runs}
-    Path(out).write_text(json.dumps(found), encoding="utf-8")
+def main(model: str) -> None:
+    """Answer what is asked until nobody asks any more."""
+    for line in sys.stdin:
+        run = json.loads(line)
+        found, out = ask(model, run), Path(run["out"])
+        half = out.with_suffix(".half")
+        half.write_text(json.dumps(found), encoding="utf-8")
+        half.replace(out)  # whole, or not there
 
 
 if __name__ == "__main__":

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    import subprocess
 
 STATE = str(Path(__file__).with_name("state.py"))
 
@@ -64,42 +68,62 @@ current_platform.validate_environ(hard_fail=True)
 print("accepted")
 """
 
+OURS = {"VLLM_IR_HOST": "1", "VLLM_IR_OP_PRIORITY": "rms_norm=cpu_c", "VLLM_IR_STRICT": "1"}
+
+
+STARTS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    **{order: (("-c", script + BOTH), {}) for order, script in ORDERS.items()},
+    "accepted": (("-c", STRICT), OURS),
+    "accepted off": (("-c", STRICT), {**OURS, "VLLM_IR_HOST": "0"}),
+    "refused": (("-c", STRICT), {**OURS, "VLLM_PLUGINS": ""}),
+    "off": ((STATE,), {"VLLM_IR_HOST": "0"}),
+    "without": ((STATE,), {"VLLM_PLUGINS": ""}),
+    "on": ((STATE,), {}),
+    "misspelt": ((STATE,), {"VLLM_IR_OP_PRIORITY": "rms_norm=cpu_d"}),
+    "keys": (("-c", HASHES), {}),
+}
+"""Each start with its variables."""
+
+Starts = dict[str, "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def starts(vllm: Any, tmp_path_factory: pytest.TempPathFactory) -> Starts:
+    """Give what came of every start; two go side by side, since importing vLLM uses one core."""
+    script = tmp_path_factory.mktemp("spawned") / "spawned.py"
+    script.write_text(SPAWNED, encoding="utf-8")
+    todo = {**STARTS, "spawned": ((str(script),), {})}
+    with ThreadPoolExecutor(2) as pool:
+        done = pool.map(lambda each: vllm.python(*each[0], **each[1]), todo.values())
+        return dict(zip(todo, done, strict=True))
+
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_both_are_imported_in_either_order(vllm: Any, order: str) -> None:
+def test_both_are_imported_in_either_order(starts: Starts, order: str) -> None:
     """VLLM defines two of our ops in the same namespace of torch; ours live in another then."""
-    done = vllm.python("-c", ORDERS[order] + BOTH)
-    assert done.stdout.split() == ["True", "True", "vllm_ir_core"], done.stderr[-2000:]
+    assert starts[order].stdout.split() == ["True", "True", "vllm_ir_core"], starts[order].stderr[-2000:]
 
 
-def test_a_spawned_process_has_what_its_parent_has(vllm: Any, tmp_path: Any) -> None:
+def test_a_spawned_process_has_what_its_parent_has(starts: Starts) -> None:
     """Workers discover for themselves."""
-    script = tmp_path / "spawned.py"
-    script.write_text(SPAWNED, encoding="utf-8")
-    done = vllm.python(str(script))
+    done = starts["spawned"]
     assert done.returncode == 0, done.stderr[-2000:]
     theirs, mine = json.loads(done.stdout.splitlines()[-1])
     assert theirs == mine
     assert "cpu_c" in theirs["rms_norm"]
 
 
-@pytest.mark.parametrize("switch", ["1", "0"])
-def test_strict_validation_knows_our_variables(vllm: Any, switch: str) -> None:
+@pytest.mark.parametrize("start", ["accepted", "accepted off"])
+def test_strict_validation_knows_our_variables(starts: Starts, start: str) -> None:
     """Also where the host is switched off, by a variable of that kind."""
-    ours = {"VLLM_IR_HOST": switch, "VLLM_IR_OP_PRIORITY": "rms_norm=cpu_c", "VLLM_IR_STRICT": "1"}
-    done = vllm.python("-c", STRICT, **ours)
-    assert done.stdout.strip().endswith("accepted"), done.stderr[-2000:]
-    refused = vllm.python("-c", STRICT, VLLM_PLUGINS="", **ours)
-    assert refused.returncode != 0
-    assert "Unknown vLLM environment variable detected: VLLM_IR_" in refused.stderr
+    assert starts[start].stdout.strip().endswith("accepted"), starts[start].stderr[-2000:]
+    assert starts["refused"].returncode != 0
+    assert "Unknown vLLM environment variable detected: VLLM_IR_" in starts["refused"].stderr
 
 
-def test_switched_off_vllm_is_as_if_the_host_were_not_there(vllm: Any) -> None:
+def test_switched_off_vllm_is_as_if_the_host_were_not_there(starts: Starts) -> None:
     """Nothing of vLLM's is touched, and nothing of ours is loaded."""
-    off, without, on = (
-        json.loads(vllm.python(STATE, **variables).stdout.splitlines()[-1])
-        for variables in ({"VLLM_IR_HOST": "0"}, {"VLLM_PLUGINS": ""}, {})
-    )
+    off, without, on = (json.loads(starts[each].stdout.splitlines()[-1]) for each in ("off", "without", "on"))
     known = set(off.pop("variables")) - set(without.pop("variables"))
     assert all(name.startswith("VLLM_IR_") for name in known)
     assert off == without
@@ -108,16 +132,14 @@ def test_switched_off_vllm_is_as_if_the_host_were_not_there(vllm: Any) -> None:
     assert on["platform"] == ["check_and_update_config", "get_default_ir_op_priority"]
 
 
-def test_a_variable_that_names_what_is_not_there_stops_the_start(vllm: Any) -> None:
+def test_a_variable_that_names_what_is_not_there_stops_the_start(starts: Starts) -> None:
     """Before a model is looked at."""
-    done = vllm.python(STATE, VLLM_IR_OP_PRIORITY="rms_norm=cpu_d")
-    assert done.returncode != 0
-    last = done.stderr.strip().splitlines()[-1]
+    assert starts["misspelt"].returncode != 0
+    last = starts["misspelt"].stderr.strip().splitlines()[-1]
     assert "VLLM_IR_OP_PRIORITY: provider 'cpu_d' for op 'rms_norm' is not installed" in last
     assert "Did you mean 'cpu_c'?" in last
 
 
-def test_the_key_of_the_compile_cache_follows_the_implementation(vllm: Any) -> None:
+def test_the_key_of_the_compile_cache_follows_the_implementation(starts: Starts) -> None:
     """Another provider and another build of one are other graphs; the same again is the same."""
-    done = vllm.python("-c", HASHES)
-    assert done.stdout.split() == ["2", "3"], done.stderr[-2000:]
+    assert starts["keys"].stdout.split() == ["2", "3"], starts["keys"].stderr[-2000:]
