@@ -39,6 +39,31 @@ class BasePass(abc.ABC):
 
 
 @dataclass(frozen=True, slots=True)
+class NearMiss:
+    """Why a pass left calls alone that it looked for.
+
+    Attributes:
+        op: the op that is called.
+        reason: in words.
+        count: how many calls.
+        node: the first of them.
+        where: the user's line of that, as "file:line, in function: code"; empty where it is not known.
+    """
+
+    op: str
+    reason: str
+    count: int = 1
+    node: str = ""
+    where: str = ""
+
+    def __str__(self) -> str:
+        """Return it in one line."""
+        first = f"first in node {self.node!r}" if self.count > 1 else f"in node {self.node!r}"
+        at = f" ({self.where})" if self.where else ""
+        return f"{self.op} left alone{_times(self.count)}, {first}{at}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class PassRecord:
     """What one pass did to one graph.
 
@@ -46,11 +71,13 @@ class PassRecord:
         name: the pass.
         changes: in how many places.
         seconds: how long it took.
+        near_misses: what a fusion left alone, with the reason.
     """
 
     name: str
     changes: int
     seconds: float
+    near_misses: tuple[NearMiss, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +138,8 @@ class GraphRecord:
             yield f"{op} dispatches when it runs: nobody put an implementation in its place"
         for each in self.passes:
             yield f"pass {each.name}: {each.changes} changes in {1e3 * each.seconds:.1f} ms"
+            for miss in each.near_misses:
+                yield f"pass {each.name}: {miss}"
 
 
 class Records:

@@ -68,7 +68,7 @@ def test_an_unknown_option_is_told_with_the_nearest(option: str, near: str) -> N
     """The nearest one may be ours or Inductor's."""
     with pytest.raises(UnknownCompileOption, match=f"Did you mean '{near}'") as caught:
         CompileOptions.read({option: 1})
-    assert caught.value.known == ("priority", "passes", "lower_to", "exact")
+    assert caught.value.known == ("priority", "passes", "fusions", "lower_to", "exact")
     again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own
     assert str(again) == str(caught.value)
 

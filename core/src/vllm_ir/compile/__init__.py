@@ -16,11 +16,28 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from vllm_ir.compile.function import compile_model
     from vllm_ir.compile.lower_to import lower_graph
+    from vllm_ir.compile.passes import fusions
     from vllm_ir.compile.passes.base import GraphPass
+    from vllm_ir.compile.passes.fusion import Fusion, FusionGroup
+    from vllm_ir.compile.printing import print_graph
 
-__all__ = ["GraphPass", "lower_graph"]
+__all__ = [
+    "Fusion",
+    "FusionGroup",
+    "GraphPass",
+    "fusions",
+    "lower_graph",
+    "print_graph",
+]
 
-_HOMES: Final = {"GraphPass": "vllm_ir.compile.passes.base", "lower_graph": "vllm_ir.compile.lower_to"}
+_HOMES: Final = {
+    "Fusion": "vllm_ir.compile.passes.fusion",
+    "FusionGroup": "vllm_ir.compile.passes.fusion",
+    "GraphPass": "vllm_ir.compile.passes.base",
+    "fusions": "vllm_ir.compile.passes",
+    "lower_graph": "vllm_ir.compile.lower_to",
+    "print_graph": "vllm_ir.compile.printing",
+}
 """The module of each public name."""
 
 

@@ -40,7 +40,7 @@ def backend(
     Args:
         module: the graph as Dynamo made it.
         inputs: what it was traced with.
-        options: `priority`, `passes`, `lower_to` and `exact` as in `vllm_ir.compile`, and options of Inductor.
+        options: `priority`, `passes`, `fusions`, `lower_to` and `exact` as in `vllm_ir.compile`, and Inductor's.
         mode: one of torch.compile's modes, for Inductor.
 
     Raises:
@@ -111,4 +111,4 @@ def _tell_of_roundings(device_type: str) -> None:
 
 def take_plan(options: CompileOptions) -> Plan:
     """Return the plan of the current context with what a user asks before it."""
-    return Plan.take(passes=options.passes, exact=options.exact, extra=options.wishes())
+    return Plan.take(passes=options.all_passes(), exact=options.exact, extra=options.wishes())

@@ -43,6 +43,7 @@ def compile_model(
     *,
     priority: Mapping[str, str | Sequence[str]] | IrOpPriorityConfig | None = None,
     passes: Sequence[GraphPass] = (),
+    fusions: str | Sequence[str] = (),
     lower_to: str | LowerTo = INDUCTOR,
     exact: bool = False,
     dynamic: bool | None = None,
@@ -56,6 +57,7 @@ def compile_model(
     *,
     priority: Mapping[str, str | Sequence[str]] | IrOpPriorityConfig | None = None,
     passes: Sequence[GraphPass] = (),
+    fusions: str | Sequence[str] = (),
     lower_to: str | LowerTo = INDUCTOR,
     exact: bool = False,
     dynamic: bool | None = None,
@@ -70,6 +72,7 @@ def compile_model(
     *,
     priority: Mapping[str, str | Sequence[str]] | IrOpPriorityConfig | None = None,
     passes: Sequence[GraphPass] = (),
+    fusions: str | Sequence[str] = (),
     lower_to: str | LowerTo = INDUCTOR,
     exact: bool = False,
     dynamic: bool | None = None,
@@ -83,6 +86,7 @@ def compile_model(
         model: a module or a function; None makes a decorator.
         priority: provider names in order by op, before every other layer.
         passes: run in this order on the graph with the ops in it.
+        fusions: names of built-in passes that run, too, or "all"; their order follows what they declare.
         lower_to: "inductor", or a function that takes a graph module with the ops in it and its fake inputs, and
             returns what runs it.
         exact: keep the bfloat16 and float16 roundings of the native functions, as eager does; slower.
@@ -108,7 +112,7 @@ def compile_model(
         if not isinstance(value, kinds):
             raise BadCompileOption(option=name, got=repr(value), wanted=wanted)
     given = dict(options or {})
-    own = {"priority": priority, "passes": passes, "lower_to": lower_to, "exact": exact}
+    own = {"priority": priority, "passes": passes, "fusions": fusions, "lower_to": lower_to, "exact": exact}
     twice = sorted(own.keys() & given.keys())
     if twice:
         raise BadCompileOption(option=twice[0], got="among the options", wanted="a keyword of its own")

@@ -60,7 +60,7 @@ def compile_with(
         """Run the passes, then hand the graph over."""
         with recorder.one(backward=backward):
             for _, inner in (*subgraphs(graph), ("", graph)):
-                pipeline.transform(inner.graph)
+                pipeline.transform(inner.graph, is_inference=is_inference)
                 inner.recompile()
             graph.meta[HOME] = Home(pipeline, is_inference)
             before = _ops_in(graph, pipeline.plan)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_ir import runtime
 from vllm_ir.compile import inductor_options
 from vllm_ir.compile.passes.base import GraphPass
+from vllm_ir.compile.passes.fusions import make, read_fusions
+from vllm_ir.compile.passes.order import ordered
 from vllm_ir.config import IrOpPriorityConfig
 from vllm_ir.errors import BadCompileOption, UnknownCompileOption
 from vllm_ir.errors.base import listed
@@ -19,7 +21,9 @@ from vllm_ir.priority import Layer, Wish
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-OWN: Final = ("priority", "passes", "lower_to", "exact")
+    from vllm_ir.graphs import BasePass
+
+OWN: Final = ("priority", "passes", "fusions", "lower_to", "exact")
 """Options of this backend; all others are Inductor's."""
 
 INDUCTOR: Final = "inductor"
@@ -42,6 +46,7 @@ class CompileOptions:
     Attributes:
         priority: provider names in order by op, or for all ops, before every other layer.
         passes: run on the graph with the ops in it.
+        fusions: names of built-in passes that run, too.
         lower_to: "inductor", or a function that takes a graph module with the ops in it and its inputs.
         exact: keep the bfloat16 and float16 roundings of the native functions.
         mode: one of torch.compile's modes, for Inductor.
@@ -53,6 +58,7 @@ class CompileOptions:
 
     priority: IrOpPriorityConfig = field(default_factory=IrOpPriorityConfig)
     passes: tuple[GraphPass, ...] = ()
+    fusions: tuple[str, ...] = ()
     lower_to: str | LowerTo = INDUCTOR
     exact: bool = False
     mode: str | None = None
@@ -79,6 +85,7 @@ class CompileOptions:
 
         Raises:
             UnknownCompileOption: neither this backend nor Inductor knows an option.
+            UnknownFusion: there is no built-in fusion of a name.
             BadCompileOption: an option cannot have that value, or the options are no mapping of names.
             MalformedPriority: a list of providers cannot be read.
         """
@@ -96,11 +103,20 @@ class CompileOptions:
         return cls(
             priority=read_priority(own.get("priority")),
             passes=_read_passes(own.get("passes", ())),
+            fusions=read_fusions(own.get("fusions")),
             lower_to=own.get("lower_to", INDUCTOR),
             exact=own.get("exact", False),
             mode=None if mode == "default" else mode,
             inductor=given,
         )
+
+    def all_passes(self) -> tuple[BasePass, ...]:
+        """Return the user's passes and the built-in ones in the order in which they run.
+
+        Raises:
+            PassesInCircle: what they declare about each other allows for none.
+        """
+        return ordered((*self.passes, *make(self.fusions)))
 
     def wishes(self) -> dict[str, Wish]:
         """Return the priority as a layer of its own, by op.

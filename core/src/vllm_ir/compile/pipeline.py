@@ -10,6 +10,7 @@ from vllm_ir.compile import marks, torch_passes, torch_version
 from vllm_ir.compile.functionalization import Donation, functionalize
 from vllm_ir.compile.lowering import Lowered, Lowering
 from vllm_ir.compile.passes.base import run_passes
+from vllm_ir.compile.passes.surroundings import Surroundings
 from vllm_ir.graphs import PassRecord
 
 if TYPE_CHECKING:
@@ -62,9 +63,15 @@ class Pipeline:
         # Once for each graph that this one calls, and for itself.
         self._donations += _digest(found)
 
-    def transform(self, graph: fx.Graph) -> None:
-        """Run the passes on the graph with the ops in it."""
-        self.ran += run_passes(self.plan.passes, graph, self.plan.bringers)
+    def transform(self, graph: fx.Graph, *, is_inference: bool) -> None:
+        """Run the passes on the graph with the ops in it.
+
+        Args:
+            graph: functional.
+            is_inference: whether it is for inference, as passes may ask.
+        """
+        around = Surroundings(self.plan, is_inference, self._table)
+        self.ran += run_passes(self.plan.passes, graph, self.plan.bringers, around)
 
     def lower(
         self, graph: fx.Graph, *, is_inference: bool, table: Mapping[Any, Callable[..., Any]] | None = None
@@ -125,12 +132,12 @@ def make_inductor_passes(pipeline: Pipeline) -> tuple[Any, Any, Any]:
             """Let every donating call be a functional one."""
             pipeline.functionalize(graph)
 
-    class Transformation(_Keyed, plain):  # type: ignore[misc]
+    class Transformation(_Keyed, aware):  # type: ignore[misc]
         """Runs on the functional graph."""
 
-        def __call__(self, graph: fx.Graph) -> None:
+        def __call__(self, graph: fx.Graph, is_inference: bool) -> None:
             """Run the passes on the graph with the ops in it."""
-            pipeline.transform(graph)
+            pipeline.transform(graph, is_inference=is_inference)
 
     class LoweringPass(_Keyed, aware):  # type: ignore[misc]
         """Runs last."""

@@ -6,10 +6,17 @@ Like `torch_version`, written against what torch 2.11 to 2.14 have in common.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+
+
+def fake_mode() -> Any:
+    """Return a mode of its own in which tensors are fake."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode()
 
 
 def twin(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -213,6 +213,39 @@ class NoGraph(CallError):
         )
 
 
+class BadFusion(DeclarationError):
+    """A fusion that cannot be one."""
+
+    def __init__(self, *, name: str, problem: str, fix: str) -> None:
+        self.name, self.problem, self.fix = name, problem, fix
+        super().__init__(f"Fusion {name}: {problem}. {fix}", name=name, problem=problem, fix=fix)
+
+
+class UnknownFusion(ConfigurationError):
+    """A name in `fusions` that no built-in fusion has."""
+
+    def __init__(self, *, name: str, known: Sequence[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        super().__init__(
+            f"Compile option 'fusions' names {name!r}; there are {listed(known)}, and \"all\" for every one."
+            f"{did_you_mean(name, (*known, 'all'))} A fusion of your own goes into passes=[...].",
+            name=name,
+            known=tuple(known),
+        )
+
+
+class PassesInCircle(ConfigurationError):
+    """Passes each of which has to run before the next, and the last before the first."""
+
+    def __init__(self, *, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        super().__init__(
+            f"Graph passes cannot be put in order: {' before '.join(map(repr, names))}."
+            " Take one of them out of another's `before` or `after`.",
+            names=tuple(names),
+        )
+
+
 class BrokenPass(DeclarationError):
     """A graph pass raised, or left a graph that does not hold together."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vllm_ir.compile.passes import fusions
 from vllm_ir.compile.passes.base import GraphPass
 
-__all__ = ["GraphPass"]
+__all__ = ["GraphPass", "fusions"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vllm_ir.compile import metadata
 from vllm_ir.compile.aliases import Aliases
+from vllm_ir.compile.passes.surroundings import Outcome, Surroundings
 from vllm_ir.compile.writes import writes
 from vllm_ir.errors import BrokenPass, IrError
 from vllm_ir.errors.base import listed
@@ -49,6 +50,15 @@ class GraphPass(BasePass):
             how many places were changed.
         """
 
+    def transform(self, graph: fx.Graph, around: Surroundings) -> Outcome:  # noqa: ARG002 - for those that ask
+        """Change a graph where it stands; override it for a pass that asks about the compilation or has more to tell.
+
+        Args:
+            graph: as `apply` takes it.
+            around: what holds for the graph.
+        """
+        return Outcome(self.apply(graph))
+
     def key(self) -> str:
         """Return what tells compiled graphs with this pass from others: its class's source and its public attributes.
 
@@ -60,7 +70,10 @@ class GraphPass(BasePass):
 
 
 def run_passes(
-    passes: Sequence[BasePass], graph: fx.Graph, bringers: Sequence[str | None] | None = None
+    passes: Sequence[BasePass],
+    graph: fx.Graph,
+    bringers: Sequence[str | None] | None = None,
+    around: Surroundings | None = None,
 ) -> list[PassRecord]:
     """Run passes over a graph in their order and return what they did.
 
@@ -68,6 +81,7 @@ def run_passes(
         passes: the passes.
         graph: functional, with fake results in each node's metadata.
         bringers: the distribution that brought each of them; None for one of the user's.
+        around: what holds for the graph; inference, without a plan, when None.
 
     Raises:
         BrokenPass: one raised, or left a graph that does not hold together.
@@ -76,7 +90,7 @@ def run_passes(
     for each, distribution in zip(passes, bringers or [None] * len(passes), strict=True):
         start = time.perf_counter()
         try:
-            changes = _run(each, graph)
+            outcome = _run(each, graph, around or Surroundings())
         except IrError:
             raise
         except _Unsound as error:
@@ -84,7 +98,7 @@ def run_passes(
         except Exception as error:
             cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise BrokenPass(name=each.name, distribution=distribution, cause=cause) from error
-        records.append(PassRecord(each.name, changes, time.perf_counter() - start))
+        records.append(PassRecord(each.name, outcome.changes, time.perf_counter() - start, outcome.near_misses))
     return records
 
 
@@ -92,10 +106,11 @@ class _Unsound(Exception):
     """A pass has left a graph, or given an answer, that cannot be; the text is for whoever wrote it."""
 
 
-def _run(each: BasePass, graph: fx.Graph) -> int:
-    """Run one pass, see to the metadata of what it inserted, and return the number of its changes."""
+def _run(each: BasePass, graph: fx.Graph, around: Surroundings) -> Outcome:
+    """Run one pass, see to the metadata of what it inserted, and return what it did."""
     before = _Interface(graph)
-    changes: object = each.apply(graph)
+    outcome = each.transform(graph, around) if isinstance(each, GraphPass) else Outcome(each.apply(graph))
+    changes: object = outcome.changes
     if not isinstance(changes, int) or isinstance(changes, bool):
         message = f"apply returned {type(changes).__name__}, wanted the number of changes"
         raise _Unsound(message)
@@ -105,7 +120,7 @@ def _run(each: BasePass, graph: fx.Graph) -> int:
     graph.lint()
     before.check(graph)
     metadata.fill(graph)
-    return changes
+    return outcome
 
 
 class _Interface:

@@ -1,0 +1,101 @@
+"""A graph as text for people: one line a node, ops by their short names, what a result is and how often it is read."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_ir.compile.graph import value_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
+_SHORT: Final = {
+    "float32": "f32",
+    "float64": "f64",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "e4m3fn",
+    "float8_e4m3fnuz": "e4m3fnuz",
+    "float8_e5m2": "e5m2",
+    "int64": "i64",
+    "int32": "i32",
+    "int8": "i8",
+    "uint8": "u8",
+    "bool": "bool",
+}
+"""Dtypes as they are written in graphs."""
+
+_FAR: Final = 2**63 - 1
+"""How graphs write the end of a slice that goes to the end."""
+
+
+def print_graph(graph: fx.Graph | fx.GraphModule) -> str:
+    """Return a graph as text: a line for each node with its result, its call and how often the result is read.
+
+    Args:
+        graph: a graph or a graph module, as passes and `lower_to` functions are given one.
+    """
+    inner: Any = getattr(graph, "graph", graph)
+    rows = [_row(node) for node in inner.nodes]
+    widths = [max((len(row[column]) for row in rows if row[0]), default=0) for column in range(2)]
+    lines: list[str] = []
+    for name, kind, call, read in rows:
+        if not name:
+            lines.append(call)
+            continue
+        line = f"{name:<{widths[0]}} : {kind:<{widths[1]}} = {call}"
+        lines.append(f"{line}  # {read}" if read else line)
+    return "\n".join(lines)
+
+
+def _row(node: fx.Node) -> tuple[str, str, str, str]:
+    """Return a node's name, its result, its call, and how often it is read."""
+    if node.op == "output":
+        return "", "", f"return {_value(node.args[0])}", ""
+    count = len(node.users)
+    read = "unused" if not count else "" if count == 1 else f"read {count}x"
+    return node.name, _kind(value_of(node)), _call(node), read
+
+
+def _call(node: fx.Node) -> str:
+    """Return what a node calls, as it would be written."""
+    if node.op in ("placeholder", "get_attr"):
+        return "input" if node.op == "placeholder" else f"self.{node.target}"
+    if node.target is operator.getitem:
+        return f"{_value(node.args[0])}[{_value(node.args[1])}]"
+    name = str(getattr(node.target, "__name__", node.target)).removesuffix(".default")
+    arguments = [_value(each) for each in node.args]
+    arguments += [f"{key}={_value(each)}" for key, each in node.kwargs.items() if each is not None]
+    return f"{name}({', '.join(arguments)})"
+
+
+def _value(value: Any) -> str:
+    """Return an argument as text."""
+    import torch
+
+    if isinstance(value, torch.fx.Node):
+        return value.name
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, torch.dtype):
+        return _dtype(value)
+    return "end" if value == _FAR and not isinstance(value, bool) else str(value)
+
+
+def _kind(value: Any) -> str:
+    """Return a result's dtype and sizes."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return f"{_dtype(value.dtype)}[{', '.join(map(str, value.shape))}]"
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_kind, value))})"
+    return "?" if value is None else str(value) if isinstance(value, torch.SymInt) else type(value).__name__
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    """Return a dtype's short name."""
+    name = str(dtype).removeprefix("torch.")
+    return _SHORT.get(name, name)
