@@ -1,0 +1,117 @@
+"""Which ops work row by row, so that each rank can run them on rows of its own, and what keeps one from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_ir.compile.graph import arguments_of, contiguous, results_of, same, tensors_of, value_of
+from vllm_ir.compile.passes.sequence_parallel_views import FLAT, base_of
+from vllm_ir.errors import UnknownOp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from torch import fx
+
+    from vllm_ir.op import IrOp
+
+ROW_OPS: Final = (
+    "rms_norm",
+    "fused_add_rms_norm",
+    "static_quant_fp8",
+    "dynamic_quant_fp8",
+    "dynamic_group_quant_fp8",
+    "rms_norm_static_quant_fp8",
+    "fused_add_rms_norm_static_quant_fp8",
+    "rms_norm_dynamic_quant_fp8",
+    "fused_add_rms_norm_dynamic_quant_fp8",
+)
+"""The ops of the core that make each row of their results from the same row of their activations alone.
+
+Some do so for some arguments only, such as a scale for each row and not for all of them; their results tell which.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCall:
+    """A call of an op that works row by row.
+
+    Attributes:
+        node: the call.
+        op: what it calls.
+        args: all arguments by position.
+    """
+
+    node: fx.Node
+    op: IrOp
+    args: tuple[Any, ...]
+
+    @property
+    def activations(self) -> tuple[tuple[int, fx.Node], ...]:
+        """Positions and nodes of the activations."""
+        return tuple((index, self.args[index]) for index in self.op.activation_indices)
+
+    @property
+    def results(self) -> list[fx.Node]:
+        """The nodes that hold its results, as far as somebody reads them."""
+        values = tensors_of(value_of(self.node))
+        return [node for node, _ in results_of(self.node, [None] * len(values))]
+
+    def reads(self, node: fx.Node) -> bool:
+        """Tell whether the rows of a tensor are an activation of this call, and no other argument."""
+        mine = [argument for _, argument in self.activations]
+        others = [each for each in self.node.all_input_nodes if each not in mine]
+        return any(base_of(each) is node for each in mine) and all(base_of(each) is not node for each in others)
+
+
+class RowOps:
+    """The ops that work row by row, by what graphs call.
+
+    Args:
+        known: all ops by name.
+        more: names of ops beside those of the core.
+
+    Raises:
+        UnknownOp: there is none of a name.
+    """
+
+    def __init__(self, known: Mapping[str, IrOp], more: Iterable[str] = ()) -> None:
+        names = [name for name in ROW_OPS if name in known]
+        for name in more:
+            if name not in known:
+                raise UnknownOp(op=name, known=sorted(known))
+            names.append(name)
+        self._ops: dict[object, IrOp] = {known[name].torch_op: known[name] for name in names}
+
+    def call(self, node: fx.Node) -> RowCall | None:
+        """Return a node as a call of one of them, or None."""
+        op = self._ops.get(node.target) if node.op == "call_function" else None
+        return None if op is None else RowCall(node, op, arguments_of(node, op))
+
+
+def obstacle(call: RowCall) -> str:
+    """Return what keeps a call from being run on some of the rows, in words; empty if nothing does."""
+    leading = value_of(call.activations[0][1]).shape[:-1]
+    for index, argument in call.activations:
+        name, value = call.op.declaration.signature.names[index], value_of(argument)
+        if not same_sizes(value.shape[:-1], leading):
+            return f"its argument {name!r} has rows of its own"
+        if value.dim() > FLAT and not contiguous(value):
+            return f"its argument {name!r} has more than two dimensions and is not contiguous"
+    for place, value in enumerate(tensors_of(value_of(call.node))):
+        if not same_sizes(value.shape[:-1], leading):
+            return f"its result {place} is not made row by row: it has the shape {_shape(value)}"
+        if not contiguous(value):
+            return f"its result {place} does not lie in memory row by row, and gathered rows do"
+    return ""
+
+
+def same_sizes(one: Any, other: Any) -> bool:
+    """Tell whether sizes are the same."""
+    return len(one) == len(other) and all(same(size, theirs) for size, theirs in zip(one, other, strict=True))
+
+
+def _shape(value: Any) -> str:
+    """Return a tensor's shape in words."""
+    return f"[{', '.join(map(str, value.shape))}]"
