@@ -177,7 +177,8 @@ def test_batch_invariance_is_that_of_the_parts(admitted: bool) -> None:
 
         def steady(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
             """Run native."""
-            return ops.rms_norm.declaration.native(x, weight, epsilon, variance_size)
+            normalized: Tensor = ops.rms_norm.declaration.native(x, weight, epsilon, variance_size)
+            return normalized
 
         if not admitted:
             with pytest.raises(errors.UnusableProvider) as caught:
@@ -223,12 +224,14 @@ def test_an_op_of_a_program() -> None:
 
 def two(parts: Parts, x: Tensor) -> Tensor:
     """Return x through a gate."""
-    return parts.silu_and_mul(x)
+    gated: Tensor = parts.silu_and_mul(x)
+    return gated
 
 
 def partless(x: Tensor) -> Tensor:
     """Return x through a gate."""
-    return ops.silu_and_mul(x)
+    gated: Tensor = ops.silu_and_mul(x)
+    return gated
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_graphs_follow_the_orders_of_parts(provide: Callable[..., None]) -> None
     """`vllm_ir.compile` makes another graph where a part's order is another, and finds the first one again."""
     provide(ops.rms_norm, "functional")
     x, weight = torch.randn(5, 64), torch.rand(64)
-    run = vllm_ir.compile(lambda x: NORM(x, weight, SCALE, 1e-5), lower_to=_lower)
+    run: Any = vllm_ir.compile(lambda x: NORM(x, weight, SCALE, 1e-5), lower_to=_lower)
     with NORM.set_priority("unfused"), torch.no_grad():
         wanted = run(x)
         with ops.rms_norm.set_priority("probe"):

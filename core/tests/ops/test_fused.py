@@ -107,7 +107,7 @@ def test_heads(dtype: torch.dtype, heads_apart: bool, neox: bool, lay: Any, soun
 def test_the_expansion_of_the_fused_add(dtype: torch.dtype, size: int | None, lay: Any) -> None:
     """The norm of the sum in float32, cast once more, has native's bits whatever dtype the weight has."""
     x, r = (lay((torch.randn(64, 48) * 3).to(dtype)) for _ in range(2))
-    op = ops.fused_add_rms_norm
+    op: Any = ops.fused_add_rms_norm
     composition = op.declaration.composition
     expansion = composition.over(composition.natives(), "expansion")
     kinds = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

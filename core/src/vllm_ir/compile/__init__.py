@@ -14,26 +14,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from vllm_ir.compile.decomposing import decomposition_table
     from vllm_ir.compile.function import compile_model
     from vllm_ir.compile.lower_to import lower_graph
     from vllm_ir.compile.passes import fusions
+    from vllm_ir.compile.passes.async_tp import AsyncTensorParallelism
     from vllm_ir.compile.passes.base import GraphPass
     from vllm_ir.compile.passes.fusion import Fusion, FusionGroup
+    from vllm_ir.compile.passes.sequence_parallel import SequenceParallelism
     from vllm_ir.compile.printing import print_graph
 
 __all__ = [
+    "AsyncTensorParallelism",
     "Fusion",
     "FusionGroup",
     "GraphPass",
+    "SequenceParallelism",
+    "decomposition_table",
     "fusions",
     "lower_graph",
     "print_graph",
 ]
 
 _HOMES: Final = {
+    "AsyncTensorParallelism": "vllm_ir.compile.passes.async_tp",
     "Fusion": "vllm_ir.compile.passes.fusion",
     "FusionGroup": "vllm_ir.compile.passes.fusion",
     "GraphPass": "vllm_ir.compile.passes.base",
+    "SequenceParallelism": "vllm_ir.compile.passes.sequence_parallel",
+    "decomposition_table": "vllm_ir.compile.decomposing",
     "fusions": "vllm_ir.compile.passes",
     "lower_graph": "vllm_ir.compile.lower_to",
     "print_graph": "vllm_ir.compile.printing",
