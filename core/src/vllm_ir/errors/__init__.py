@@ -12,7 +12,8 @@ IrError
 │                                    on the command line UnknownVerb, DuplicateVerb, DeniedVerb, UnknownName,
 │                                    MalformedArguments, UnknownArgument, MissingArgument, WrongArguments,
 │                                    LoadingStopped;
-│                                    NotDistributed, PrometheusMissing, NoWorkingFolder, UnwritableOutput;
+│                                    NotDistributed, NoProcessGroup, BadProcessGroup,
+│                                    PrometheusMissing, NoWorkingFolder, UnwritableOutput;
 │                                    LockUnreadable, LockUnwritable, MalformedLock, Unlockable;
 │                                    DistributionConflict is the root of what two distributions claim
 ├── SelectionError (RuntimeError)    nothing may run: NoImplementation, RefusedArguments, PredicateFailed; or not the
@@ -105,6 +106,7 @@ from vllm_ir.errors.diagnosis import (
     SelectionsDiffer,
     UnwritableOutput,
 )
+from vllm_ir.errors.distributed import BadProcessGroup, NoProcessGroup
 from vllm_ir.errors.hooks import (
     BadDeclaration,
     BadHookResult,
@@ -170,6 +172,7 @@ __all__ = [
     "BadName",
     "BadPass",
     "BadPlatform",
+    "BadProcessGroup",
     "BadSignature",
     "BadValue",
     "BatchGuard",
@@ -226,6 +229,7 @@ __all__ = [
     "NoGraph",
     "NoImplementation",
     "NoParts",
+    "NoProcessGroup",
     "NoWorkingFolder",
     "NotDistributed",
     "NotLocked",
