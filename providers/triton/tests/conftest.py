@@ -5,10 +5,11 @@ And launches that are carried out on a CPU, where native does what a kernel is a
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vllm_ir_provider_triton.variants import Launch
+
+sys.path.insert(0, str(Path(__file__).parent / "compiled"))
 
 ACTIVATIONS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
     torch.nn.functional.silu,
@@ -59,11 +62,81 @@ def _same_numbers() -> None:
     torch.manual_seed(7)
 
 
+BY_TOKEN = True
+
+
+def run_native(op: str, *args: Any) -> Any:
+    """Return what an op's native function gives."""
+    return getattr(ops, op).impls["native"].impl_fn(*args)
+
+
+def scaled(launch: Launch) -> None:
+    """Quantise rows by a given scale."""
+    x, out, scale = launch.tensors
+    op = "silu_and_mul_static_quant_fp8" if launch.variant.constants[2] else "static_quant_fp8"
+    out.copy_(run_native(op, x, scale, out.dtype))
+
+
+def grouped(launch: Launch) -> None:
+    """Quantise rows or groups by their largest."""
+    x, out, scales, bound = launch.tensors
+    _, _, gated, whole, bounded, power, *_ = launch.variant.constants
+    before = "silu_and_mul_" if gated else ""
+    if whole:
+        quantised = run_native(f"{before}dynamic_quant_fp8", x, BY_TOKEN, bound if bounded else None, out.dtype)
+    else:
+        op = f"{before}group_quant_fp8" if gated else "dynamic_group_quant_fp8"
+        quantised = run_native(op, x, launch.numbers[1], not BY_TOKEN, bool(power), out.dtype)
+    out.copy_(quantised[0])
+    scales.copy_(quantised[1])
+
+
+def norm_quant(launch: Launch) -> None:
+    """Normalise and quantise rows."""
+    x, out, residual_out, residual, weight, scales, bound = launch.tensors
+    _, _, fused, weighted, dynamic, bounded, *_ = launch.variant.constants
+    activations = (x, residual) if fused else (x,)
+    epsilon, given = launch.numbers[-1], weight if weighted else None
+    before = "fused_add_rms_norm" if fused else "rms_norm"
+    if dynamic:
+        args = (*activations, given, epsilon, True, bound if bounded else None, out.dtype)
+        results = run_native(f"{before}_dynamic_quant_fp8", *args)
+        scales.copy_(results[1])
+    else:
+        results = run_native(f"{before}_static_quant_fp8", *activations, given, scales, epsilon, out.dtype)
+    if fused:
+        residual_out.copy_(results[-1])
+    out.copy_(results[0] if fused or dynamic else results)
+
+
+def qk_norm_rope(launch: Launch) -> None:
+    """Normalise and turn heads."""
+    query_out, key_out, query, key, cache, *weights, positions = launch.tensors
+    neox, _, *weighted, _, _, _, _ = launch.variant.constants
+    given = [weight if there else None for weight, there in zip(weights, weighted, strict=True)]
+    sizes = (launch.numbers[5], 2 * launch.numbers[6])
+    results = run_native(
+        "fused_qk_norm_rope", positions, query, key, *given, launch.numbers[-1], *sizes, cache, bool(neox)
+    )
+    query_out.copy_(results[0])
+    key_out.copy_(results[1])
+
+
+QUANTISING: dict[str, Callable[[Launch], None]] = {
+    "scaled": scaled,
+    "grouped": grouped,
+    "norm_quant": norm_quant,
+    "qk_norm_rope": qk_norm_rope,
+}
+
+
 def carried_out(launch: Launch, device: torch.device) -> None:
     """Do what a launch would, by the ops' own functions, from its tensors and numbers."""
     assert device.type == "cpu"
     outs, native = launch.tensors, ops
-    if launch.variant.program == "gate":
+    if launch.variant.program in QUANTISING:
+        QUANTISING[launch.variant.program](launch)
+    elif launch.variant.program == "gate":
         gates, ups = outs[1].chunk(2, dim=-1)
         outs[0].copy_(ACTIVATIONS[launch.variant.constants[0]](gates) * ups)
     elif launch.variant.program == "norm":

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from products import changed, narrow_products
+from registers import ARCHS, COMPILER, measured, nowhere, one_parser_at_a_time, shown, target, written
 from vllm_ir.plugins.manifest import FILE
 from vllm_ir.plugins.manifest_file import read_manifest
 from vllm_ir_provider_triton import compiling, geometry, rotation
@@ -30,27 +28,11 @@ if TYPE_CHECKING:
 
 BUDGETS = Path(__file__).parent / "budgets.toml"
 README = Path(__file__).parents[1] / "README.md"
-COMPILER = "3.9."
-ARCHS = {"sm_80": 80, "sm_90": 90, "sm_100": 100, "sm_120": 120, "gfx942": 64, "gfx950": 64, "gfx1201": 32}
-"""Compute capability, or lanes of a warp."""
-
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 EPSILON = 1e-6
 NEOX = True
 
 pytestmark = pytest.mark.triton
-
-
-def target(arch: str) -> Any:
-    """Return what Triton calls an architecture."""
-    from triton.backends.compiler import GPUTarget
-
-    return GPUTarget("hip", arch, ARCHS[arch]) if arch.startswith("gfx") else GPUTarget("cuda", ARCHS[arch], 32)
-
-
-def nowhere(*sizes: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor without memory."""
-    return torch.empty(sizes, dtype=dtype, device="meta")
 
 
 def norm(size: int, dtype: torch.dtype, arch: str, *, fused: bool, fixed: bool, weight: Any = None) -> Variant:
@@ -102,66 +84,6 @@ def variants(arch: str) -> dict[str, Variant]:
     }
 
 
-def usage(kernel: Any, folder: Path) -> list[int]:
-    """Return registers a thread and bytes or registers that are spilled of a compiled kernel."""
-    if "amdgcn" in kernel.asm:
-        counts = [re.search(rf"\.{name}: +(\d+)", kernel.asm["amdgcn"]) for name in ("vgpr_count", "vgpr_spill_count")]
-        return [int(count[1]) for count in counts if count is not None]
-    spec = find_spec("triton")
-    assert spec is not None
-    assert spec.origin is not None
-    tool = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    file = folder / f"{kernel.hash}.cubin"
-    file.write_bytes(kernel.asm["cubin"])
-    done = subprocess.run([tool, "--dump-resource-usage", file], capture_output=True, text=True, check=True)
-    counts = [re.search(rf"{name}:(\d+)", done.stdout) for name in ("REG", "STACK")]
-    return [int(count[1]) for count in counts if count is not None]
-
-
-def one_parser_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let one thread parse: CPython 3.11 keeps the depth of its parser per process (python/cpython#106905)."""
-    from triton.runtime.jit import JITCallable
-
-    lock, parse = threading.Lock(), JITCallable.parse
-
-    def locked(function: Any) -> Any:
-        with lock:
-            return parse(function)
-
-    monkeypatch.setattr(JITCallable, "parse", locked)
-
-
-def measured(folder: Path) -> dict[str, dict[str, list[int]]]:
-    """Return the usage of every variant for every architecture."""
-    wanted = [(name, arch, variant) for arch in ARCHS for name, variant in variants(arch).items()]
-    with ThreadPoolExecutor(2) as pool:
-        found = pool.map(lambda each: usage(compiling.compile_variant(each[2], target(each[1])), folder), wanted)
-        table: dict[str, dict[str, list[int]]] = {}
-        for (name, arch, _), counts in zip(wanted, found, strict=True):
-            table.setdefault(name, {})[arch] = counts
-    return table
-
-
-def written(table: dict[str, dict[str, list[int]]]) -> str:
-    """Return a table as the lines of its file."""
-    return "".join(
-        f'"{name}" = {{ {", ".join(f"{arch} = {counts}" for arch, counts in row.items())} }}\n'
-        for name, row in table.items()
-    )
-
-
-def shown(budgets: dict[str, dict[str, list[int]]]) -> list[str]:
-    """Return the table of the README: the most registers over dtypes, by kernel and architecture."""
-    most: dict[str, dict[str, int]] = {}
-    for name, row in budgets.items():
-        kernel, _, *rest = name.split()
-        line = most.setdefault(" ".join([kernel, *rest]), {})
-        for arch, (registers, _) in row.items():
-            line[arch] = max(registers, line.get(arch, 0))
-    lines = [f"| kernel | {' | '.join(ARCHS)} |", "|---" * (1 + len(ARCHS)) + "|"]
-    return [*lines, *(f"| {name} | {' | '.join(str(row[arch]) for arch in ARCHS)} |" for name, row in most.items())]
-
-
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a folder for what is compiled, which nobody compiled before."""
@@ -176,7 +98,7 @@ def test_every_kernel_compiles_in_its_registers(cache: Path, monkeypatch: pytest
     """The table is exact, so that a change of a kernel shows what it costs; nothing spills."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
     one_parser_at_a_time(monkeypatch)
-    found = measured(cache)
+    found = measured(variants, cache)
     budgets = tomllib.loads(BUDGETS.read_text(encoding="utf-8"))
     assert found == budgets, written(found)
     assert len(found) == 35
@@ -203,29 +125,6 @@ def test_the_compiler_is_told_what_may_not_be_contracted(cache: Path, monkeypatc
     assert not re.search(r"v_(pk_)?fma|v_fmac|v_mad_f32|v_mac_f32", amd)
 
 
-def narrow_products(ttir: str) -> list[str]:
-    """Return the products of 32 bits in a program that grow with the number of its blocks, line by line.
-
-    What grows is followed from the block's number through the code; a remainder grows no more, nor does what is loaded.
-    """
-    growing: set[str] = set()
-    found = []
-    for line in ttir.splitlines():
-        made = re.match(r" *(%\w+)(?::\d+)? = \"?([\w.]+)", line)
-        if made is None:
-            continue
-        name, operation = made.groups()
-        used = set(re.findall(r"%\w+", line.split("=", 1)[1].partition(" loc(")[0]))
-        if operation == "tt.get_program_id":
-            growing.add(name)
-        elif used & growing and operation not in ("arith.remsi", "arith.cmpi", "tt.load"):
-            growing.add(name)
-            kind = line.partition(" loc(")[0]
-            if operation == "arith.muli" and re.search(r"(: |x)i32>?$", kind.strip()):
-                found.append(kind.strip())
-    return found
-
-
 WIDENED = {
     "norm.py": ("row = tl.program_id(0).to(tl.int64)", "row = tl.program_id(0)"),
     "gate.py": ("(program // columns).to(tl.int64)", "(program // columns)"),
@@ -248,15 +147,8 @@ def test_what_grows_with_the_rows_is_multiplied_in_64_bits(
     ttir = compiling.compile_variant(variant, target("sm_90")).asm["ttir"]
     assert "tt.get_program_id" in ttir
     assert narrow_products(ttir) == []
-    text = (Path(compiling.__file__).parent / "programs" / file).read_text(encoding="utf-8")
     old, new = WIDENED[file]
-    assert text.count(old) == 1
-    (tmp_path / file).write_text(text.replace(old, new), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(f"narrow_{variant.program}", tmp_path / file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = changed(file, old, new, tmp_path)
     monkeypatch.setattr(compiling, "function", lambda program: getattr(module, program))
     assert narrow_products(compiling.compile_variant(variant, target("sm_90")).asm["ttir"])
 

@@ -14,7 +14,13 @@ import pytest
 
 COMPILER = "3.9."
 FOLDER = Path(__file__).parent / "interpreted"
-FILES = {"interpreted_kernels.py": 47, "interpreted_faults.py": 12}
+FILES = {
+    "interpreted_kernels.py": 47,
+    "interpreted_faults.py": 12,
+    "interpreted_formats.py": 16,
+    "interpreted_quantization.py": 71,
+    "interpreted_quant_faults.py": 22,
+}
 
 
 @pytest.mark.triton

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vllm_ir_provider_triton import geometry, loading, rotation
+from vllm_ir_provider_triton import geometry, head_norms, loading, rotation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,6 +74,33 @@ def rotary_embedding(
     arch = loading.architecture(query.device)
     arguments = (positions, query, key, head_size, rotary_dim, cos_sin_cache, outs, arch)
     for launch in rotation.plans(*arguments, neox=is_neox_style):
+        loading.run(launch, query.device)
+    return outs
+
+
+def fused_qk_norm_rope(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    epsilon: float,
+    head_size: int,
+    rotary_dim: int,
+    cos_sin_cache: Tensor,
+    is_neox_style: bool,
+    donated: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return query and key with each head normalised and turned, in their own memory if they are donated and apart.
+
+    Raises:
+        ValueError: query, key and positions are not of as many tokens.
+    """
+    outs = results(query, key, donated, cos_sin_cache, positions, query_weight, key_weight)
+    weights = (query_weight, key_weight, epsilon)
+    arch = loading.architecture(query.device)
+    arguments = (positions, query, key, *weights, head_size, rotary_dim, cos_sin_cache, outs, arch)
+    for launch in head_norms.plans(*arguments, neox=is_neox_style):
         loading.run(launch, query.device)
     return outs
 

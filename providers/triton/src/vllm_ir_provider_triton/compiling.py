@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
-from vllm_ir_provider_triton.variants import ACCESS, ALIGNED, NUMBERS, SIZES, TYPES, Variant
+from vllm_ir_provider_triton.variants import ACCESS, ALIGNED, NUMBERS, POINTERS, SIZES, TYPES, Variant
 
 # Contraction would round a * b + c once where native rounds twice, and subnormal numbers count.
 OPTIONS: Final = {"num_stages": 1, "enable_fp_fusion": False, "enable_reflect_ftz": False}
@@ -38,7 +38,7 @@ def source(variant: Variant) -> Any:
     multiples: dict[int, int] = {}
     if variant.wide:
         number = ACCESS // SIZES[variant.dtypes[0]]
-        multiples = dict.fromkeys(range(min(pointers, 5)), ACCESS)
+        multiples = dict.fromkeys(range(POINTERS[variant.program]), ACCESS)
         multiples |= dict.fromkeys(range(pointers, pointers + ALIGNED[variant.program]), number)
     attributes = {(i,): [["tt.divisibility", value]] for i, value in multiples.items()}
     return ASTSource(jitted, signature, constants, attributes)

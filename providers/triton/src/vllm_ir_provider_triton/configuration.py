@@ -87,12 +87,12 @@ def size_class(size: int) -> int:
 
 @cache
 def choose(kind: str, arch: str, size: int, number: int, *, few: bool) -> Shape:
-    """Return the shape of a launch of a norm or a gated activation.
+    """Return the shape of a launch of a norm, a gated activation or a quantisation.
 
     Args:
-        kind: "norm", "fused" or "gate".
+        kind: "norm", "fused", "gate", "scaled", "grouped", "norm_quant" or "fused_quant".
         arch: such as "sm_90".
-        size: elements of a row, or of its half.
+        size: elements of a row, of its half, or of a group.
         number: bytes of one.
         few: whether there are few rows.
     """
@@ -129,9 +129,11 @@ def choose_heads(arch: str, pairs: int, heads: int, number: int) -> Shape:
 def by_rule(kind: str, arch: str, size: int, number: int, *, few: bool) -> Shape:
     """Return the shape that the rule of thumb gives; arguments as `choose`."""
     facts = machine(arch)
-    if kind == "gate":
+    if kind in ("gate", "scaled"):
         block = min(size_class(size), 4 * facts.lanes * ACCESS // number)
         return Shape(min(MOST_ROWS, 4 * facts.lanes * ACCESS // (number * block)), block, 4)
+    if kind == "grouped" and size > LARGEST_BLOCK:  # with gate and up of a wider block, registers spill
+        return Shape(1, LOOP_BLOCK // 2, facts.warps)
     block = size_class(size) if size <= LARGEST_BLOCK else LOOP_BLOCK
     warps = block * number // (facts.lanes * facts.bytes)
     if warps < 4:  # noqa: PLR2004 - warps of a block of short rows

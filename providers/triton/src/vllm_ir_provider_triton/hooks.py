@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def vllm_ir_implementations(platform: Platform) -> Sequence[IrOpImpl]:
-    """Return the five kernels, and the five batch-invariant ones; they are compiled when they are first needed."""
-    from vllm_ir_provider_triton import invariant, kernels
+    """Return the kernels of both providers, which are compiled when they are first needed."""
+    from vllm_ir_provider_triton import declared, invariant, kernels
 
     del platform
     return [
@@ -33,6 +33,8 @@ def vllm_ir_implementations(platform: Platform) -> Sequence[IrOpImpl]:
         invariant.silu_and_mul,
         invariant.gelu_and_mul,
         invariant.rotary_embedding,
+        *declared.FREE.values(),
+        *declared.FIXED.values(),
     ]
 
 

@@ -15,6 +15,8 @@ DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 MOST_DIMENSIONS: Final = 4
 MOST_ELEMENTS: Final = 2**30
 MOST_TOKEN_DIMENSIONS: Final = 3
+LEAST_INTERLEAVED: Final = 34
+"""Elements of a normalised head that are turned as neighbours, at least, where there are more that are not."""
 
 NEEDS_GPU: Final = Unsupported("needs tensors of a GPU")
 NEEDS_ONE_DEVICE: Final = Unsupported("needs all tensors on one device")
@@ -33,6 +35,9 @@ NEEDS_POSITIONS: Final = Unsupported(
     f"needs positions of int32 or int64, of at most {MOST_TOKEN_DIMENSIONS} dimensions"
 )
 NEEDS_HEADS: Final = Unsupported("needs rows of whole heads, and an even rotary_dim of at most head_size")
+NEEDS_WIDE_ROTATION: Final = Unsupported(
+    f"needs a rotary_dim of head_size, or of {LEAST_INTERLEAVED} or more, where pairs are neighbours: registers spill"
+)
 NEEDS_ONE_DTYPE: Final = Unsupported("needs query and key of one dtype")
 NEEDS_CACHE: Final = Unsupported("needs a cos_sin_cache of adjacent rows of rotary_dim, of a dtype it knows")
 
@@ -86,6 +91,29 @@ def rotary_embedding(
     return _verdict(refusal_of_rotary(positions, query, key, head_size, rotary_dim, cos_sin_cache))
 
 
+def fused_qk_norm_rope(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    epsilon: float,
+    head_size: int,
+    rotary_dim: int,
+    cos_sin_cache: Tensor,
+    is_neox_style: bool,
+) -> bool | Unsupported:
+    """Tell whether the kernel takes a call of fused_qk_norm_rope."""
+    del epsilon
+    refusal = refusal_of_rotary(positions, query, key, head_size, rotary_dim, cos_sin_cache)
+    if refusal is None and not is_neox_style and rotary_dim < min(head_size, LEAST_INTERLEAVED):
+        return NEEDS_WIDE_ROTATION
+    for weight in (query_weight, key_weight):
+        if refusal is None and weight is not None:
+            refusal = refusal_of_weight(query, weight, head_size)
+    return _verdict(refusal)
+
+
 def _verdict(refusal: Unsupported | None) -> bool | Unsupported:
     """Return a refusal, or True for none; a refusal itself is falsy."""
     return True if refusal is None else refusal
@@ -118,15 +146,21 @@ def refusal_of_norm(x: Tensor, weight: Tensor | None, variance_size: int | None)
         return refusal
     size = x.shape[-1]
     if weight is not None:
-        if weight.dtype not in (x.dtype, torch.float32):
-            return NEEDS_WEIGHT_DTYPE
-        if weight.device != x.device:
-            return NEEDS_ONE_DEVICE
-        if weight.dim() != 1 or weight.shape[0] != size or (weight.stride(0) != 1 and size > 1):
-            return NEEDS_WEIGHT
-    if variance_size is not None and not 0 < variance_size <= size:
+        refusal = refusal_of_weight(x, weight, size)
+    if refusal is None and variance_size is not None and not 0 < variance_size <= size:
         return NEEDS_VARIANCE
-    return NEEDS_VALUES if weight is not None and negated(weight) else None
+    return refusal
+
+
+def refusal_of_weight(x: Tensor, weight: Tensor, size: int) -> Unsupported | None:
+    """Return why no row of x, or head of it, of a size is multiplied by a weight, or None."""
+    if weight.dtype not in (x.dtype, torch.float32):
+        return NEEDS_WEIGHT_DTYPE
+    if weight.device != x.device:
+        return NEEDS_ONE_DEVICE
+    if weight.dim() != 1 or weight.shape[0] != size or (weight.stride(0) != 1 and size > 1):
+        return NEEDS_WEIGHT
+    return NEEDS_VALUES if negated(weight) else None
 
 
 def refusal_of_gate(x: Tensor) -> Unsupported | None:

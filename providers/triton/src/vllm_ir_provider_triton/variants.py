@@ -10,7 +10,14 @@ if TYPE_CHECKING:
 ACCESS: Final = 16
 """Bytes that one access of a thread moves at most."""
 
-SIZES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+SIZES: Final = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+}
 """Bytes of one number, by torch's name of its dtype."""
 
 TYPES: Final = {
@@ -19,8 +26,14 @@ TYPES: Final = {
     "float16": "fp16",
     "int32": "i32",
     "int64": "i64",
+    "float8_e4m3fn": "u8",
+    "float8_e4m3fnuz": "u8",
+    "float8_e5m2": "u8",
 }
-"""Triton's names of dtypes, by torch's."""
+"""Triton's names of dtypes, by torch's; 8-bit floats are written as their bits, which every GPU can."""
+
+LIMITS: Final = {"float8_e4m3fn": 448, "float8_e4m3fnuz": 224, "float8_e5m2": 57344}
+"""The largest magnitude that quantisation gives, by dtype: the programs know a format by it."""
 
 SILU, GELU, GELU_TANH = 0, 1, 2
 """Activations, as the program `gate` numbers them."""
@@ -29,21 +42,25 @@ NUMBERS: Final = {
     "norm": ("i64", "i64", "i32", "i32", "i64", *("i64",) * 8, "fp32"),
     "gate": ("i64", "i32", "i64", "i32", *("i64",) * 4),
     "rotary": (*("i64",) * 5, "i32", "i32", "i64", "i64", *("i32",) * 4, *("i64",) * 13),
+    "scaled": ("i64", "i32", "i64", "i32", *("i64",) * 4),
+    "grouped": ("i64", "i32", "i64", "i32", *("i64",) * 6),
+    "norm_quant": ("i64", "i64", "i32", "i64", *("i64",) * 8, "fp32"),
+    "qk_norm_rope": (*("i64",) * 5, "i32", "i32", "i64", "i64", *("i32",) * 4, *("i64",) * 13, "fp32"),
 }
 """Types of what a program takes behind its pointers."""
 
-ALIGNED: Final = {"norm": 3, "gate": 2, "rotary": 7}
-"""How many of those numbers, from the first, are multiples of an access where every row begins at one."""
+POINTERS: Final = {"norm": 5, "gate": 2, "rotary": 5, "scaled": 2, "grouped": 2, "norm_quant": 5, "qk_norm_rope": 7}
+"""How many pointers of a program, from the first, are multiples of an access where every row begins at one."""
 
-CONSTANTS: Final = {"norm": 7, "gate": 4, "rotary": 6}
-"""How many constants a program takes behind them."""
+ALIGNED: Final = {"norm": 3, "gate": 2, "rotary": 7, "scaled": 2, "grouped": 2, "norm_quant": 3, "qk_norm_rope": 7}
+"""How many of those numbers, from the first, are such multiples in elements of the first pointer."""
 
 
 class Variant(NamedTuple):
     """A program as it is compiled; a tuple, since one is looked up at every call.
 
     Attributes:
-        program: "norm", "gate" or "rotary".
+        program: its name, such as "norm".
         dtypes: torch's names of what its pointers point to.
         constants: its constants, in the order of its parameters.
         wide: whether every pointer and stride is a multiple of 16 bytes, so that loads may be.

@@ -20,6 +20,25 @@ def turn(first: tl.tensor, second: tl.tensor, cosine: tl.tensor, sine: tl.tensor
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def angles(
+    place: tl.tensor,
+    cache: tl.tensor,
+    stride: tl.tensor,
+    cache_rows: tl.tensor,
+    half: tl.tensor,
+    dtype: tl.constexpr,
+    PAIRS: tl.constexpr,
+) -> tl.tensor:
+    """Return the cosines and sines of the position at a place, rounded to a dtype; NaN, and nothing read, outside."""
+    position = tl.load(place).to(tl.int64)
+    first = cache + position * stride + tl.arange(0, PAIRS)
+    there = (tl.arange(0, PAIRS) < half) & (position >= 0) & (position < cache_rows)
+    cosine = tl.load(first, mask=there, other=float("nan")).to(tl.float32)
+    sine = tl.load(first + half, mask=there, other=float("nan")).to(tl.float32)
+    return rounded(cosine, dtype), rounded(sine, dtype)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def turn_heads(
     out: tl.tensor,
     x: tl.tensor,
@@ -121,13 +140,7 @@ def rotary(
         position_stride2,
         ONE_STRIDE,
     )
-    position = tl.load(positions + place).to(tl.int64)
-    angles = cache + position * cache_stride + tl.arange(0, PAIRS)
-    there = (tl.arange(0, PAIRS) < half) & (position >= 0) & (position < cache_rows)
-    cosine = tl.load(angles, mask=there, other=float("nan")).to(tl.float32)
-    sine = tl.load(angles + half, mask=there, other=float("nan")).to(tl.float32)
-    cosine = rounded(cosine, query.dtype.element_ty)
-    sine = rounded(sine, query.dtype.element_ty)
+    cosine, sine = angles(positions + place, cache, cache_stride, cache_rows, half, query.dtype.element_ty, PAIRS)
     if block < query_blocks:
         turn_heads(
             query_out + token * query_heads * head_size,

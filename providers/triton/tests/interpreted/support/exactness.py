@@ -1,6 +1,6 @@
-"""Triton's interpreter made exact where it is not: rounding to bfloat16, and a multiply-add of one rounding.
+"""Triton's interpreter made exact where it is not: bfloat16 and 8-bit floats, multiply-adds of one rounding.
 
-Without this it cuts bfloat16 off instead of rounding, and rounds twice in `fma`, so that a comparison says nothing.
+Without this it cuts those dtypes off instead of rounding, and rounds twice in `fma`, so that a comparison says nothing.
 Arithmetic in bfloat16 stays inexact and is refused: the kernels have none. A sum over a block is made in the order that
 a launch of so many warps has, so that what depends on it shows. The interpreter also replaces Triton's language by its
 own at every call of every function, which is most of its time; once a module is enough.
@@ -19,19 +19,32 @@ ORDINARY = interpreter._convert_float
 ORDINARY_BINARY = interpreter.InterpreterBuilder.binary_op
 ORDINARY_PATCH = interpreter._patch_lang
 ORDINARY_SUM = interpreter.ReduceOps.sum
-DTYPES = {tl.float32: torch.float32, tl.bfloat16: torch.bfloat16, tl.float16: torch.float16}
-UNSIGNED = {4: np.uint32, 2: np.uint16}
-INTEGERS = {4: torch.int32, 2: torch.int16}
+DTYPES = {
+    tl.float32: torch.float32,
+    tl.bfloat16: torch.bfloat16,
+    tl.float16: torch.float16,
+    tl.float8e4nv: torch.float8_e4m3fn,
+    tl.float8e4b8: torch.float8_e4m3fnuz,
+    tl.float8e5: torch.float8_e5m2,
+}
+UNSIGNED = {4: np.uint32, 2: np.uint16, 1: np.uint8}
+INTEGERS = {4: torch.int32, 2: torch.int16, 1: torch.int8}
 
 
 def convert(data: Any, source: Any, target: Any, mode: Any) -> Any:
-    """Return numbers of one dtype as those of another, to nearest even, as torch does it; bits in, bits out."""
+    """Return numbers of one dtype as those of another, to nearest even, as torch does it; bits in, bits out.
+
+    What is too large for 8 bits is their largest, as instructions have it that saturate (`cvt.rn.satfinite`).
+    """
     if source not in DTYPES or target not in DTYPES:
         return ORDINARY(data, source, target, mode)
     number = source.primitive_bitwidth // 8
     bits = np.array(data, order="C", copy=True).view(f"i{number}")
-    converted = torch.from_numpy(bits).view(DTYPES[source]).to(DTYPES[target])
-    size = target.primitive_bitwidth // 8
+    numbers, size = torch.from_numpy(bits).view(DTYPES[source]), target.primitive_bitwidth // 8
+    if size == 1:
+        most = torch.finfo(DTYPES[target]).max
+        numbers = numbers.float().clamp(-most, most)
+    converted = numbers.to(DTYPES[target])
     return converted.view(INTEGERS[size]).numpy().view(UNSIGNED[size]).reshape(np.shape(data))
 
 

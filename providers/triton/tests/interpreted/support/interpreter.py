@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import exactness
 import numpy as np
+import torch
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 from vllm_ir_provider_triton import compiling
 from vllm_ir_provider_triton.variants import NUMBERS
 
 if TYPE_CHECKING:
-    import torch
     from vllm_ir_provider_triton.variants import Launch
 
 ARCH = "sm_90"
@@ -46,7 +46,9 @@ class Interpreter:
         ]
         exactness.Sums.warps = launch.variant.warps
         program = self.change.get(launch.variant.program) or compiling.function(launch.variant.program)
-        program[launch.blocks,](*launch.tensors, *numbers, *launch.variant.constants)
+        # 8-bit floats are written as their bits, as on a GPU.
+        tensors = [each.view(torch.uint8) if each.element_size() == 1 else each for each in launch.tensors]
+        program[launch.blocks,](*tensors, *numbers, *launch.variant.constants)
 
     @staticmethod
     def number(value: float, kind: str) -> Any:

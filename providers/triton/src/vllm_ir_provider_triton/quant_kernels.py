@@ -1,0 +1,116 @@
+"""The functions behind the quantising ops that do not normalise; declared in `declared`, called as in `kernels`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from vllm_ir_provider_triton import quant_calls, quant_torch_ops
+from vllm_ir_provider_triton.kernels import plain
+
+GATED: Final = True
+PLAIN: Final = False
+
+
+def static_quant_fp8(x: Tensor, scale: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
+    """Return x over a scale, quantised, as a new contiguous tensor.
+
+    Args:
+        x: [..., hidden_size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
+        scale: float32, one value or [hidden_size].
+        dtype: what is written.
+    """
+    run = quant_calls.static_quant if plain(x, scale) else quant_torch_ops.static_quant
+    result: Tensor = run(x, scale, dtype, PLAIN)
+    return result
+
+
+def silu_and_mul_static_quant_fp8(x: Tensor, scale: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
+    """Return silu(gate) * up over a scale, quantised, as a new contiguous tensor.
+
+    Args:
+        x: [..., 2 * size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
+        scale: float32, one value.
+        dtype: what is written.
+    """
+    run = quant_calls.static_quant if plain(x, scale) else quant_torch_ops.static_quant
+    result: Tensor = run(x, scale, dtype, GATED)
+    return result
+
+
+def dynamic_quant_fp8(
+    x: Tensor, per_token: bool = True, scale_ub: Tensor | None = None, dtype: torch.dtype = torch.float8_e4m3fn
+) -> tuple[Tensor, Tensor]:
+    """Return rows of x, each over its own scale, quantised, and the scales, as new contiguous tensors.
+
+    Args:
+        x: [..., hidden_size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
+        per_token: True.
+        scale_ub: float32, one value: what the largest magnitude of a row counts for at most.
+        dtype: what is written.
+    """
+    del per_token
+    run = quant_calls.token_quant if plain(x) else quant_torch_ops.token_quant
+    result: tuple[Tensor, Tensor] = run(x, scale_ub, dtype, PLAIN)
+    return result
+
+
+def silu_and_mul_dynamic_quant_fp8(
+    x: Tensor, per_token: bool = True, scale_ub: Tensor | None = None, dtype: torch.dtype = torch.float8_e4m3fn
+) -> tuple[Tensor, Tensor]:
+    """Return rows of silu(gate) * up, each over its own scale, quantised, and the scales, as new contiguous tensors.
+
+    Args:
+        x: [..., 2 * size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
+        per_token: True.
+        scale_ub: float32, one value: what the largest magnitude of a row counts for at most.
+        dtype: what is written.
+    """
+    del per_token
+    run = quant_calls.token_quant if plain(x) else quant_torch_ops.token_quant
+    result: tuple[Tensor, Tensor] = run(x, scale_ub, dtype, GATED)
+    return result
+
+
+def dynamic_group_quant_fp8(
+    x: Tensor,
+    group_size: int,
+    column_major_scales: bool = False,
+    use_ue8m0: bool = False,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+) -> tuple[Tensor, Tensor]:
+    """Return groups of the elements of rows, each over its own scale, quantised, and the scales, as new tensors.
+
+    Args:
+        x: [..., hidden_size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
+        group_size: elements of a group, of which a row has a whole number.
+        column_major_scales: lay the scales of one group of all rows next to each other.
+        use_ue8m0: round scales up to powers of two.
+        dtype: what is written.
+    """
+    run = quant_calls.group_quant if plain(x) else quant_torch_ops.group_quant
+    result: tuple[Tensor, Tensor] = run(x, group_size, column_major_scales, use_ue8m0, dtype, PLAIN)
+    return result
+
+
+def silu_and_mul_group_quant_fp8(
+    x: Tensor,
+    group_size: int,
+    column_major_scales: bool = False,
+    use_ue8m0: bool = False,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+) -> tuple[Tensor, Tensor]:
+    """Return groups of silu(gate) * up, each over its own scale, quantised, and the scales, as new tensors.
+
+    Args:
+        x: [..., 2 * size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
+        group_size: elements of a group, of which half a row has a whole number.
+        column_major_scales: lay the scales of one group of all rows next to each other.
+        use_ue8m0: round scales up to powers of two.
+        dtype: what is written.
+    """
+    run = quant_calls.group_quant if plain(x) else quant_torch_ops.group_quant
+    result: tuple[Tensor, Tensor] = run(x, group_size, column_major_scales, use_ue8m0, dtype, GATED)
+    return result
