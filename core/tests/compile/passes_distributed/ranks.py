@@ -120,10 +120,12 @@ class Watching(TorchDispatchMode):
 
     Args:
         given: what is there already, and so no part of the memory that is counted.
+        alone: pretend collectives, which keep what they move for as long as a thread of theirs likes.
     """
 
-    def __init__(self, given: Iterable[Tensor] = ()) -> None:
+    def __init__(self, given: Iterable[Tensor] = (), *, alone: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.alone = alone
         self.calls: Counter[str] = Counter()
         self.payload: Counter[str] = Counter()
         self.residuals: list[int] = []
@@ -132,8 +134,9 @@ class Watching(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count it."""
-        result = function(*args, **(kwargs or {}))
         name = str(function)
+        pretended = self.alone and "c10d" in name
+        result = pretend(function, args) if pretended else function(*args, **(kwargs or {}))
         if "c10d" in name and "wait" not in name:
             kind = name.split(".")[1]
             whole = result if kind.startswith("all_gather") else args[0]
@@ -165,19 +168,29 @@ class Watching(TorchDispatchMode):
         weakref.finalize(storage, gone)
 
 
+def pretend(function: Any, args: tuple[Any, ...]) -> Any:
+    """Return what a collective would return, with memory of its own and nothing in it."""
+    if "wait" in str(function):
+        return args[0]
+    like = function(args[0].to("meta"), *args[1:])
+    return torch.empty_like(like, device=args[0].device)
+
+
 class Kept:
     """A compiler that lets torch run graphs node by node, and keeps what it was given.
 
     Attributes:
         traffic: what the collectives of each graph move.
         watched: what was counted in the last call.
+        peak: the most memory that lived in the last call, had collectives kept nothing.
     """
 
-    def __init__(self, *, lowered: bool = True) -> None:
+    def __init__(self, *, lowered: bool = True, measured: bool = False) -> None:
         self.traffic: list[dict[str, Any]] = []
         self.text: list[str] = []
         self.watched = Watching()
-        self._lowered = lowered
+        self.peak = 0
+        self._lowered, self._measured = lowered, measured
 
     def __call__(self, module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
         """Return what runs a graph."""
@@ -188,6 +201,10 @@ class Kept:
 
         def run(*args: Any) -> Any:
             """Run the graph and count."""
+            if self._measured:
+                with Watching((arg for arg in args if isinstance(arg, Tensor)), alone=True) as alone:
+                    module(*args)
+                self.peak = alone.peak
             self.watched = Watching(arg for arg in args if isinstance(arg, Tensor))
             with self.watched:
                 return module(*args)
@@ -239,11 +256,11 @@ def compared(model: Decoder, x: Tensor, *names: str) -> dict[str, Any]:
     for name in names:
         parallel, lowered = WAYS[name]
         torch._dynamo.reset()
-        kept, made = Kept(lowered=lowered), [SequenceParallelism()] if parallel else []
+        kept, made = Kept(lowered=lowered, measured=not model.donating), [SequenceParallelism()] if parallel else []
         got = compile_model(model, lower_to=kept, passes=made, dynamic=False)(x.clone())
         told[name] = {"far": far(got, wanted), "equal": torch.equal(got, wanted), "traffic": kept.traffic[-1]}
         watched = kept.watched
-        told[name] |= {"calls": watched.calls, "payload": watched.payload, "peak": watched.peak}
+        told[name] |= {"calls": watched.calls, "payload": watched.payload, "peak": kept.peak}
         told[name] |= {"residuals": watched.residuals, "passes": passes()}
     return told
 

@@ -181,6 +181,22 @@ def test_an_op_of_another_distribution_takes_part_if_it_is_named(transform: Any)
     assert record.changes == 1
 
 
+def test_rows_beside_the_activations_are_not_shared_out(transform: Any) -> None:
+    """What an op takes for each row in another argument would be another row's on the second rank."""
+
+    @register_op
+    def row_offset(x: Tensor, offsets: Tensor) -> Tensor:
+        """Return rows, each with offsets of its own added."""
+        return (x + offsets).contiguous()
+
+    made = SequenceParallelism(row_ops=["row_offset"])
+    _, record = transform(lambda x, y: row_offset(summed(x), y), made, X, X + 1, dynamic=False)
+    assert record.changes == 0
+    assert [miss.reason for miss in record.near_misses] == [
+        "row_offset: its argument 'offsets' has rows, and only activations are shared out"
+    ]
+
+
 def test_an_op_that_does_not_exist_is_an_error(transform: Any) -> None:
     """A name that is misspelt must not be a pass that does nothing."""
     with pytest.raises(UnknownOp, match="rms_nrom"):

@@ -12,6 +12,7 @@ from vllm_ir.errors import UnknownOp
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    import torch
     from torch import fx
 
     from vllm_ir.op import IrOp
@@ -99,12 +100,25 @@ def obstacle(call: RowCall) -> str:
             return f"its argument {name!r} has rows of its own"
         if value.dim() > FLAT and not contiguous(value):
             return f"its argument {name!r} has more than two dimensions and is not contiguous"
+    for index, argument in enumerate(call.args):
+        if index not in call.op.activation_indices and any(each.dim() >= FLAT for each in _tensors(argument)):
+            name = call.op.declaration.signature.names[index]
+            return f"its argument {name!r} has rows, and only activations are shared out"
     for place, value in enumerate(tensors_of(value_of(call.node))):
         if not same_sizes(value.shape[:-1], leading):
             return f"its result {place} is not made row by row: it has the shape {_shape(value)}"
         if not contiguous(value):
             return f"its result {place} does not lie in memory row by row, and gathered rows do"
     return ""
+
+
+def _tensors(argument: Any) -> list[torch.Tensor]:
+    """Return the fake tensors in an argument."""
+    import torch
+
+    found: list[fx.Node] = []
+    torch.fx.map_arg(argument, found.append)
+    return [tensor for node in found for tensor in tensors_of(value_of(node))]
 
 
 def same_sizes(one: Any, other: Any) -> bool:
