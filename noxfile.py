@@ -143,6 +143,14 @@ def torch_versions(session: nox.Session, version: str) -> None:
 
 
 @nox.session(default=False)
+def onnx(session: nox.Session) -> None:
+    """Run the page about other compilers with what ONNX needs, in an environment that has a torch of its own."""
+    session.install("torch==2.13.*", "onnx", "onnxscript", "onnxruntime", *TOOLS)
+    session.install("-e", "core")
+    session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/test_other_compilers_page.py"]))
+
+
+@nox.session(default=False)
 def host_vllm(session: nox.Session) -> None:
     """Run a real vLLM for CPUs with real weights: eager, compiled, as a server; '-- --full' runs the long tests too."""
     # A gigabyte the first time, and some fifteen engines; a third of that time are graphs that compile.
