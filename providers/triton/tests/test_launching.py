@@ -37,4 +37,5 @@ def test_every_argument_arrives(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     wrong = json.loads(done.stdout.splitlines()[-1])["wrong"]
-    assert wrong == {"rms_norm": [], "fused_add_rms_norm": [], "silu_and_mul": [], "rotary_embedding": []}
+    assert {op: what for op, what in wrong.items() if what} == {}
+    assert len(wrong) == 9

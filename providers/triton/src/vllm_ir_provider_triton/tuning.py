@@ -26,7 +26,20 @@ KINDS: Final = {
     "silu_and_mul": "gate",
     "gelu_and_mul": "gate",
     "rotary_embedding": "rotary",
+    "fused_qk_norm_rope": "rotary",
+    "static_quant_fp8": "scaled",
+    "silu_and_mul_static_quant_fp8": "scaled",
+    "dynamic_quant_fp8": "grouped",
+    "dynamic_group_quant_fp8": "grouped",
+    "silu_and_mul_dynamic_quant_fp8": "grouped",
+    "silu_and_mul_group_quant_fp8": "grouped",
+    "rms_norm_static_quant_fp8": "norm_quant",
+    "rms_norm_dynamic_quant_fp8": "norm_quant",
+    "fused_add_rms_norm_static_quant_fp8": "fused_quant",
+    "fused_add_rms_norm_dynamic_quant_fp8": "fused_quant",
 }
+BY_FEW: Final = ("norm", "fused", "gate")
+"""Kinds whose launch, where it is not fixed, depends on whether there are few rows."""
 
 
 class Candidate(NamedTuple):
@@ -72,12 +85,13 @@ class Tuner:
         x = args[1] if kind == "rotary" else args[0]
         arch, number = loading.architecture(x.device), SIZES[geometry.dtype_name(x.dtype)]
         if kind == "rotary":
-            pairs, heads = args[4] // 2, max(1, *(each.shape[-1] // args[3] for each in args[1:3]))
+            head_size, rotary_dim = args[6:8] if op == "fused_qk_norm_rope" else args[3:5]
+            pairs, heads = rotary_dim // 2, max(1, *(each.shape[-1] // head_size for each in args[1:3]))
             now = configuration.choose_heads(arch, pairs, heads, number)
             key, size = tuned.key(kind, now.block, number, few=False), now.block
         else:
-            size = x.shape[-1] // (2 if kind == "gate" else 1)
-            few = not self.fixed and x.numel() // max(x.shape[-1], 1) <= configuration.FEW
+            size = args[1] if "group_quant" in op else x.shape[-1] // (2 if "_and_mul" in op else 1)
+            few = kind in BY_FEW and not self.fixed and x.numel() // max(x.shape[-1], 1) <= configuration.FEW
             now = configuration.choose(kind, arch, size, number, few=few)
             key = tuned.key(kind, configuration.size_class(size), number, few=few)
         lanes = configuration.machine(arch).lanes

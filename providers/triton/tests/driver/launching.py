@@ -49,11 +49,14 @@ def activate() -> None:
 
 def launches() -> dict[str, Launch]:
     """Return a launch of every op."""
-    from vllm_ir_provider_triton import geometry, rotation
+    from vllm_ir_provider_triton import geometry, head_norms, quantization, rotation
     from vllm_ir_provider_triton.variants import SILU
 
     x, out, weight = (torch.ones(3, 4096).bfloat16() for _ in range(3))
     query, positions, cache = torch.ones(3, 4096), torch.arange(3), torch.ones(8, 128)
+    eight, scales = torch.ones(3, 4096).to(torch.float8_e4m3fn), torch.ones(3, 32)
+    one = torch.ones(1)
+    heads = (positions, query, query.clone(), cache[0], None, 1e-6, 128, 128, cache, (query, query.clone()), "sm_90")
     return {
         "rms_norm": geometry.norm("rms_norm", x, None, weight[0], 1e-6, None, out, None, "sm_90", fixed=True),
         "fused_add_rms_norm": geometry.norm("fused_add_rms_norm", x, out, None, 1e-5, 7, x, out, "sm_90", fixed=False),
@@ -61,6 +64,15 @@ def launches() -> dict[str, Launch]:
         "rotary_embedding": rotation.plan(
             positions, query, query.clone(), 128, 128, cache, (query, query.clone()), "sm_90", neox=True
         ),
+        "static_quant_fp8": quantization.scaled(x, eight, one, "sm_90", gated=False),
+        "dynamic_group_quant_fp8": quantization.grouped(x, eight, scales, None, 128, "sm_90", gated=False),
+        "silu_and_mul_dynamic_quant_fp8": quantization.grouped(
+            x, eight[:, :2048].contiguous(), scales, one, None, "sm_90", gated=True
+        ),
+        "fused_add_rms_norm_dynamic_quant_fp8": quantization.norm(
+            x, out, None, 1e-5, eight, out, scales, one, "sm_90", dynamic=True
+        ),
+        "fused_qk_norm_rope": head_norms.plans(*heads, neox=True)[0],
     }
 
 
