@@ -78,6 +78,7 @@ class Harness:
         flags: tuple[str, ...],
         programs: tuple[variants.Program, ...] = variants.PROGRAMS,
         change: Callable[[str, str], str] | None = None,
+        door: str = "harness.cpp",
     ) -> Path:
         """Return a shared library or a program with the kernels.
 
@@ -86,6 +87,7 @@ class Harness:
             flags: for the compiler.
             programs: which kernels; fewer build faster.
             change: from the name and text of a source to the text that is compiled.
+            door: the file of the harness through which Python or a sanitizer comes.
         """
         reason = missing()
         if reason is not None:
@@ -107,7 +109,7 @@ class Harness:
         (place / "variants.inc").write_text("".join(table), encoding="utf-8")
         folders = [f"-I{each}" for each in (place, HARNESS)]
         folders += [word for each in compiling.include_folders() for word in ("-isystem", str(each))]
-        command = ["g++", *FLAGS, *flags, *folders, str(HARNESS / "harness.cpp"), "-o", str(made)]
+        command = ["g++", *FLAGS, *flags, *folders, str(HARNESS / door), "-o", str(made)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:4000]
         return made

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from vllm_ir import ops
-from vllm_ir_provider_vllm_c import calls, kernels
+from vllm_ir_provider_vllm_c import calls, kernels, norm_quant_kernels
 from vllm_ir_provider_vllm_c.geometry import ROTARY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 NEOX = True
+FP8 = torch.float8_e4m3fn
+HEADS = "fused_qk_norm_rope"
+STATIC = "fused_add_rms_norm_static_quant_fp8"
+DYNAMIC = "fused_add_rms_norm_dynamic_quant_fp8"
 QUERY_HEADS, KEY_HEADS = 14, 30
 """Where a packed launch of the rotation says how many heads there are."""
 
@@ -22,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("cpu")
 
 def function(op: str) -> Callable[..., Any]:
     """Return what runs an op, in place where it may."""
-    found = getattr(kernels, op)
+    found = getattr(kernels if hasattr(kernels, op) else norm_quant_kernels, op)
     return getattr(found, "impl_fn", found)  # type: ignore[no-any-return]
 
 
@@ -34,8 +38,9 @@ def clones(args: tuple[Any, ...]) -> tuple[Any, ...]:
 def overlapping() -> dict[str, tuple[str, tuple[Any, ...]]]:
     """Return calls whose donated tensors share memory, with each other or with what is read beside them."""
     x, other, weight = torch.randn(70, 64), torch.randn(70, 64), torch.randn(64)
-    numbers, cache = torch.arange(70) % 8, torch.randn(8, 16)
+    numbers, cache, scale = torch.arange(70) % 8, torch.randn(8, 16), torch.tensor([0.02])
     last = x[13:21, 16:32]
+    positive = torch.rand(70, 64) + 0.01
     inside = other.view(torch.int32)[:, 3].fill_(1)
     return {
         "x is the residual": ("fused_add_rms_norm", (x, x, weight, 1e-6)),
@@ -49,6 +54,16 @@ def overlapping() -> dict[str, tuple[str, tuple[Any, ...]]]:
         "the last angles are in query": ("rotary_embedding", (numbers[:50], x[20:], other[:50], 16, 16, last, NEOX)),
         "positions are in query": ("rotary_embedding", (inside, other, x, 16, 16, cache, NEOX)),
         "positions are in key": ("rotary_embedding", (inside, x, other, 16, 16, cache, NEOX)),
+        "heads of key are query's": (HEADS, (numbers, x, x, None, None, 1e-6, 16, 16, cache, NEOX)),
+        "query's weight is in key": (HEADS, (numbers, x, other, other[69, :16], None, 1e-6, 16, 16, cache, NEOX)),
+        "key's weight is in key": (HEADS, (numbers, x, other, None, other[5, 16:32], 1e-6, 16, 16, cache, NEOX)),
+        "heads' angles are in query": (HEADS, (numbers, x, other, None, None, 1e-6, 16, 16, x[9:17, 48:], NEOX)),
+        "heads' positions are in query": (HEADS, (inside, other, x, None, None, 1e-6, 16, 16, cache, NEOX)),
+        "the quantised x is the residual": (STATIC, (x, x, weight, scale, 1e-6, FP8)),
+        "the quantised residual begins in x": (DYNAMIC, (x[:32], x[31:63], weight, 1e-6, True, None, FP8)),
+        "a quantised row's weight is of the residual": (STATIC, (x, other, other[69], scale, 1e-6, FP8)),
+        "the scale is in the residual": (STATIC, (x, positive, weight, positive[5, :1], 1e-6, FP8)),
+        "the bound is in the residual": (DYNAMIC, (x, other, weight, 1e-6, True, other[5, 5:6].fill_(1.5), FP8)),
     }
 
 
@@ -59,12 +74,17 @@ def test_what_shares_memory_is_left_alone(name: str, matches: Callable[..., None
     before = clones(args)
     wanted = getattr(ops, op).impls["native"].impl_fn(*before)
     got = function(op)(*args)
+    if FP8 in args:
+        got, wanted = (tuple(each.float() for each in result) for result in (got, wanted))
     donated = [args[i] for i in getattr(ops, op).activation_indices]
     assert not any(one is given for one in got for given in donated)
     for one, other in zip(args, before, strict=True):
         if isinstance(one, torch.Tensor):
             assert torch.equal(one, other)
-    matches(op, got, wanted)
+    if FP8 in args:
+        assert all(torch.allclose(one, other, rtol=0.13) for one, other in zip(got, wanted, strict=True))
+    else:
+        matches(op, got, wanted)
 
 
 def test_a_weight_that_is_written_meanwhile_gives_other_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +95,22 @@ def test_a_weight_that_is_written_meanwhile_gives_other_values(monkeypatch: pyte
     got = function(op)(*args)
     assert got[0] is args[0]
     assert not torch.allclose(got[0], wanted[0], rtol=0.1)
+
+
+def test_a_donated_residual_gets_the_sum() -> None:
+    """Of x nothing is written, since 8-bit results have no place in it; a residual out of line is left alone."""
+    x, residual = torch.randn(70, 64), torch.randn(70, 64)
+    kept, total = x.clone(), x + residual
+    assert (
+        norm_quant_kernels.fused_add_rms_norm_static_quant_fp8.impl_fn(x, residual, None, torch.tensor([0.02]), 1e-6)[1]
+        is residual
+    )
+    assert torch.equal(residual, total)
+    assert torch.equal(x, kept)
+    apart = torch.randn(70, 128)[:, :64]
+    before = apart.clone()
+    assert norm_quant_kernels.fused_add_rms_norm_dynamic_quant_fp8.impl_fn(x, apart, None, 1e-6)[2] is not apart
+    assert torch.equal(apart, before)
 
 
 def test_neighbours_in_memory_are_written_in_place() -> None:

@@ -154,7 +154,7 @@ def test_headers_of_another_cuda_or_incomplete_ones_are_refused(
     headers(wheel, 13000, ("cuda_bf16.h",))
     with pytest.raises(
         ImportError,
-        match=rf"cuda_bf16.h and cuda_fp16.h are not found .*{wheel} lacks cuda_fp16.h, .*cuda12 is of CUDA 12\.4",
+        match=rf"cuda_bf16.h, cuda_fp16.h, cuda_fp8.h are not .*{wheel} lacks cuda_fp16.h, .*cuda12 is of CUDA 12\.4",
     ):
         find()
     monkeypatch.setattr(compiling, "TOOLKIT", headers(tmp_path / "unknown", None))
@@ -163,6 +163,7 @@ def test_headers_of_another_cuda_or_incomplete_ones_are_refused(
     monkeypatch.setattr(compiling, "TOOLKIT", headers(tmp_path / "cuda13", 13010))
     assert find() == (tmp_path / "cuda13",)
     (wheel / "cuda_fp16.h").touch()
+    (wheel / "cuda_fp8.h").touch()
     assert find() == (wheel,)
 
 

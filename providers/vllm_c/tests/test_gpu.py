@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from vllm_ir import ops, warm_up
-from vllm_ir_provider_vllm_c import kernels, loading
+from vllm_ir_provider_vllm_c import kernels, loading, norm_quant_kernels, quant_kernels, quant_predicates, variants
 from vllm_ir_provider_vllm_c.errors import NotWarm
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.gpu
 
-OPS = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "gelu_and_mul", "rotary_embedding")
+OPS = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "gelu_and_mul", "rotary_embedding", "fused_qk_norm_rope")
+QUANTISING = [op for op in variants.OPS if "quant" in op]
+EXACT = ("static_quant_fp8", "dynamic_quant_fp8", "dynamic_group_quant_fp8")
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -31,6 +33,23 @@ def test_every_op_matches_native(op: str, dtype: torch.dtype, matches: Matches) 
     args = getattr(ops, op).generate_inputs(num_tokens=33, hidden_size=4096, dtype=dtype, device="cuda")
     expected = getattr(ops, op).impls["native"].impl_fn(*args)
     matches(op, getattr(kernels, op).func_impl_fn(*args), expected)
+
+
+@pytest.mark.parametrize("op", QUANTISING)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("fp8", quant_predicates.DTYPES)
+def test_every_quantising_op_matches_native(op: str, dtype: torch.dtype, fp8: torch.dtype) -> None:
+    """Bit for bit where nothing is summed and no exp taken; elsewhere nearly all values, and the rest one unit off."""
+    given = {"num_tokens": 33, "hidden_size": 4096, "dtype": dtype, "device": "cuda", "quant_dtype": fp8}
+    args = getattr(ops, op).generate_inputs(**given)
+    expected = getattr(ops, op).impls["native"].impl_fn(*args)
+    got = getattr(norm_quant_kernels if "norm" in op else quant_kernels, op).func_impl_fn(*args)
+    got, expected = (each if isinstance(each, tuple) else (each,) for each in (got, expected))
+    wrong = (got[0].view(torch.uint8) != expected[0].view(torch.uint8)).float().mean()
+    assert wrong <= (0.0 if op in EXACT else 0.01)
+    torch.testing.assert_close(got[0].float(), expected[0].float(), rtol=0.26, atol=2.0**-9)
+    for one, other in zip(got[1:], expected[1:], strict=True):
+        torch.testing.assert_close(one, other, rtol=0.0 if op in EXACT else 0.01, atol=0.0)
 
 
 def test_a_captured_graph_replays_on_new_inputs() -> None:

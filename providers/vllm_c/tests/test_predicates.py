@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from vllm_ir_provider_vllm_c import predicates
+from vllm_ir_provider_vllm_c import predicates, quant_predicates
 
 if TYPE_CHECKING:
     from vllm_ir import Unsupported
@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 X = torch.ones(4, 64)
 CACHE = torch.ones(8, 16)
 POSITIONS = torch.zeros(4, dtype=torch.int64)
+ONE = torch.ones(1)
+FNUZ = torch.float8_e4m3fnuz
+PER_TOKEN = True
+NORM_OP = "rms_norm_dynamic_quant_fp8"
+
+
+def judge(op: str, *args: Any) -> bool | Unsupported:
+    """Return what an op's predicate says."""
+    room = predicates if hasattr(predicates, op) else quant_predicates
+    verdict: bool | Unsupported = getattr(room, op)(*args)
+    return verdict
 
 
 def rotary(**changed: Any) -> tuple[Any, ...]:
@@ -24,6 +35,23 @@ def rotary(**changed: Any) -> tuple[Any, ...]:
         "positions": POSITIONS,
         "query": X,
         "key": X,
+        "head_size": 16,
+        "rotary_dim": 16,
+        "cos_sin_cache": CACHE,
+        "is_neox_style": True,
+    }
+    return tuple((arguments | changed).values())
+
+
+def heads(**changed: Any) -> tuple[Any, ...]:
+    """Return the arguments of a good call of fused_qk_norm_rope with some changed."""
+    arguments = {
+        "positions": POSITIONS,
+        "query": X,
+        "key": X,
+        "query_weight": torch.ones(16),
+        "key_weight": None,
+        "epsilon": 1e-6,
         "head_size": 16,
         "rotary_dim": 16,
         "cos_sin_cache": CACHE,
@@ -65,6 +93,40 @@ REFUSED = [
     ("rotary_embedding", rotary(cos_sin_cache=CACHE.half()), predicates.NEEDS_CACHE),
     ("rotary_embedding", rotary(cos_sin_cache=torch.ones(16, 8).T), predicates.NEEDS_CACHE),
     ("rotary_embedding", rotary(query=torch.ones(64, 4).T), predicates.NEEDS_ADJACENT),
+    ("fused_qk_norm_rope", heads(head_size=48), predicates.NEEDS_HEADS),
+    ("fused_qk_norm_rope", heads(query_weight=torch.ones(64)), predicates.NEEDS_WEIGHT),
+    ("fused_qk_norm_rope", heads(key_weight=torch.ones(16).half()), predicates.NEEDS_WEIGHT_DTYPE),
+    ("static_quant_fp8", (X.double(), ONE), predicates.NEEDS_DTYPE),
+    ("static_quant_fp8", (torch.ones(()), ONE), predicates.NEEDS_DIMENSIONS),
+    ("static_quant_fp8", (X, ONE, FNUZ), quant_predicates.NEEDS_FP8),
+    ("static_quant_fp8", (X, ONE, torch.int8), quant_predicates.NEEDS_FP8),
+    ("static_quant_fp8", (X, ONE.half()), quant_predicates.NEEDS_SCALES),
+    ("static_quant_fp8", (X, torch.ones(63)), quant_predicates.NEEDS_SCALES),
+    ("static_quant_fp8", (X, torch.ones(4, 1)), quant_predicates.NEEDS_SCALES),
+    ("static_quant_fp8", (X, torch.ones(128)[::2]), quant_predicates.NEEDS_SCALES),
+    ("static_quant_fp8", (X, torch.ones(64).half()), quant_predicates.NEEDS_SCALES),
+    ("static_quant_fp8", (X.T, ONE), predicates.NEEDS_ADJACENT),
+    ("dynamic_quant_fp8", (torch.ones(4, 0),), quant_predicates.NEEDS_ELEMENTS),
+    ("dynamic_quant_fp8", (X, True, torch.ones(64)), quant_predicates.NEEDS_BOUND),
+    ("dynamic_quant_fp8", (X, True, ONE.double()), quant_predicates.NEEDS_BOUND),
+    ("dynamic_quant_fp8", (X, True, None, FNUZ), quant_predicates.NEEDS_FP8),
+    ("dynamic_group_quant_fp8", (X, 48), quant_predicates.NEEDS_GROUPS),
+    ("dynamic_group_quant_fp8", (X, 0), quant_predicates.NEEDS_GROUPS),
+    ("dynamic_group_quant_fp8", (X, 16, True, True, FNUZ), quant_predicates.NEEDS_FP8),
+    ("rms_norm_static_quant_fp8", (X, torch.ones(63), ONE, 1e-6), predicates.NEEDS_WEIGHT),
+    ("rms_norm_static_quant_fp8", (X, None, torch.ones(64), 1e-6), quant_predicates.NEEDS_SCALE),
+    ("rms_norm_static_quant_fp8", (X, None, ONE, 1e-6, FNUZ), quant_predicates.NEEDS_FP8),
+    ("rms_norm_dynamic_quant_fp8", (torch.ones(4, 0), None, 1e-6), quant_predicates.NEEDS_ELEMENTS),
+    ("rms_norm_dynamic_quant_fp8", (X, None, 1e-6, True, torch.ones(2)), quant_predicates.NEEDS_BOUND),
+    ("fused_add_rms_norm_static_quant_fp8", (X, X[:1], None, ONE, 1e-6), predicates.NEEDS_RESIDUAL),
+    ("fused_add_rms_norm_static_quant_fp8", (X, X, None, torch.ones(64), 1e-6), quant_predicates.NEEDS_SCALE),
+    ("fused_add_rms_norm_dynamic_quant_fp8", (X, X.half(), None, 1e-6), predicates.NEEDS_RESIDUAL),
+    ("fused_add_rms_norm_dynamic_quant_fp8", (X, X, None, 1e-6, True, None, FNUZ), quant_predicates.NEEDS_FP8),
+    ("silu_and_mul_static_quant_fp8", (torch.ones(4, 7), ONE), predicates.NEEDS_HALVES),
+    ("silu_and_mul_static_quant_fp8", (X, torch.ones(32)), quant_predicates.NEEDS_SCALE),
+    ("silu_and_mul_dynamic_quant_fp8", (torch.ones(4, 0),), quant_predicates.NEEDS_ELEMENTS),
+    ("silu_and_mul_group_quant_fp8", (X, 64), quant_predicates.NEEDS_GROUPS),
+    ("silu_and_mul_group_quant_fp8", (X, 32, False, False, FNUZ), quant_predicates.NEEDS_FP8),
 ]
 TAKEN = [
     ("rms_norm", (X, None, 1e-6)),
@@ -76,6 +138,21 @@ TAKEN = [
     ("gelu_and_mul", (X, "tanh")),
     ("rotary_embedding", rotary()),
     ("rotary_embedding", rotary(positions=POSITIONS.int(), query=X.view(4, 4, 16).bfloat16(), key=X.bfloat16())),
+    ("fused_qk_norm_rope", heads()),
+    ("fused_qk_norm_rope", heads(query=X.half(), key=X.half(), key_weight=torch.ones(16).half())),
+    ("static_quant_fp8", (X, ONE)),
+    ("static_quant_fp8", (X.half(), torch.ones(()), torch.float8_e5m2)),
+    ("static_quant_fp8", (X, torch.ones(64))),
+    ("dynamic_quant_fp8", (X, False, ONE)),
+    ("dynamic_group_quant_fp8", (torch.ones(4, 0), 16)),
+    ("dynamic_group_quant_fp8", (X, 64, True, True, torch.float8_e5m2)),
+    ("rms_norm_static_quant_fp8", (X, None, ONE, 1e-6)),
+    ("rms_norm_dynamic_quant_fp8", (X, torch.ones(64), 1e-6, False)),
+    ("fused_add_rms_norm_static_quant_fp8", (X, X, torch.ones(64), ONE, 1e-6)),
+    ("fused_add_rms_norm_dynamic_quant_fp8", (X, X, None, 1e-6, True, torch.ones(()))),
+    ("silu_and_mul_static_quant_fp8", (X, ONE)),
+    ("silu_and_mul_dynamic_quant_fp8", (X,)),
+    ("silu_and_mul_group_quant_fp8", (X, 32)),
 ]
 
 
@@ -97,7 +174,7 @@ def faked(args: tuple[Any, ...], *devices: str) -> tuple[Any, ...]:
 @pytest.mark.parametrize(("op", "args", "reason"), REFUSED)
 def test_what_no_kernel_takes_is_refused_with_a_sentence(op: str, args: tuple[Any, ...], reason: Unsupported) -> None:
     """Each refusal is a constant whose sentence says what is needed."""
-    verdict = getattr(predicates, op)(*faked(args, "cuda:0"))
+    verdict = judge(op, *faked(args, "cuda:0"))
     assert verdict is reason
     assert str(verdict).startswith(("needs", "knows"))
 
@@ -105,11 +182,10 @@ def test_what_no_kernel_takes_is_refused_with_a_sentence(op: str, args: tuple[An
 @pytest.mark.parametrize(("op", "args"), TAKEN)
 def test_what_a_kernel_takes_is_taken_on_a_gpu_alone(op: str, args: tuple[Any, ...]) -> None:
     """A tensor on the CPU is refused, and so are two devices in one call."""
-    predicate = getattr(predicates, op)
-    assert predicate(*faked(args, "cuda:0")) is True
-    assert predicate(*args) is predicates.NEEDS_CUDA
+    assert judge(op, *faked(args, "cuda:0")) is True
+    assert judge(op, *args) is predicates.NEEDS_CUDA
     if sum(isinstance(arg, torch.Tensor) for arg in args) > 1:
-        assert predicate(*faked(args, "cuda:0", "cuda:1")) is predicates.NEEDS_ONE_DEVICE
+        assert judge(op, *faked(args, "cuda:0", "cuda:1")) is predicates.NEEDS_ONE_DEVICE
 
 
 NEGATED = [
@@ -119,6 +195,11 @@ NEGATED = [
     ("fused_add_rms_norm", (2,)),
     ("silu_and_mul", (0,)),
     ("rotary_embedding", (0, 1, 2, 5)),
+    ("fused_qk_norm_rope", (0, 1, 2, 3, 8)),
+    ("static_quant_fp8", (0, 1)),
+    ("dynamic_quant_fp8", (0, 2)),
+    ("rms_norm_static_quant_fp8", (0, 2)),
+    ("fused_add_rms_norm_dynamic_quant_fp8", (0, 1, 2)),
 ]
 
 
@@ -130,12 +211,28 @@ def test_a_pending_negation_is_refused(op: str, numbers: tuple[int, ...]) -> Non
         "fused_add_rms_norm": (X, X, torch.ones(64), 1e-6),
         "silu_and_mul": (X,),
         "rotary_embedding": rotary(),
+        "fused_qk_norm_rope": heads(),
+        "static_quant_fp8": (X, torch.ones(64)),
+        "dynamic_quant_fp8": (X, True, ONE),
+        "rms_norm_static_quant_fp8": (X, None, ONE, 1e-6),
+        "fused_add_rms_norm_dynamic_quant_fp8": (X, X, torch.ones(64), 1e-6),
     }
     args = faked(arguments[op], "cuda:0")
-    assert getattr(predicates, op)(*args) is True
+    assert judge(op, *args) is True
     for number in numbers:
         changed = [torch._neg_view(arg) if i == number else arg for i, arg in enumerate(args)]
-        assert getattr(predicates, op)(*changed) is predicates.NEEDS_PLAIN
+        assert judge(op, *changed) is predicates.NEEDS_PLAIN
+
+
+def test_one_scale_for_all_rows_is_refused_where_bits_must_not_depend_on_the_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That scale is of the whole batch by its meaning, so only the others are served then."""
+    (x,) = faked((X,), "cuda:0")
+    monkeypatch.setattr(quant_predicates, "INVARIANT", True)
+    for op, rest in (("dynamic_quant_fp8", ()), ("silu_and_mul_dynamic_quant_fp8", ()), (NORM_OP, (None, 1e-6))):
+        assert judge(op, x, *rest, not PER_TOKEN) is quant_predicates.NEEDS_TOKENS
+        assert judge(op, x, *rest, PER_TOKEN) is True
 
 
 def test_a_leading_size_that_may_change_is_not_asked() -> None:

@@ -13,11 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
-from vllm_ir_provider_vllm_c import kernels, torch_ops
+from vllm_ir_provider_vllm_c import kernels, norm_quant_kernels, quant_kernels, quant_torch_ops, torch_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+FP8 = torch.float8_e4m3fn
+PER_TOKEN = True
 CASES: dict[str, Callable[..., Any]] = {
     "rms_norm": kernels.rms_norm.impl_fn,
     "fused_add_rms_norm": kernels.fused_add_rms_norm.impl_fn,
@@ -26,15 +28,44 @@ CASES: dict[str, Callable[..., Any]] = {
     "gelu_and_mul": kernels.gelu_and_mul.impl_fn,
     "rotary_embedding": kernels.rotary_embedding.impl_fn,
     "functional_rotary_embedding": kernels.functional_rotary_embedding,
+    "fused_qk_norm_rope": kernels.fused_qk_norm_rope.impl_fn,
+    "functional_fused_qk_norm_rope": kernels.functional_fused_qk_norm_rope,
+    **{
+        op: getattr(quant_kernels, op).impl_fn
+        for op in (
+            "static_quant_fp8",
+            "dynamic_quant_fp8",
+            "dynamic_group_quant_fp8",
+            "silu_and_mul_static_quant_fp8",
+            "silu_and_mul_dynamic_quant_fp8",
+            "silu_and_mul_group_quant_fp8",
+        )
+    },
+    "rms_norm_static_quant_fp8": norm_quant_kernels.rms_norm_static_quant_fp8.impl_fn,
+    "rms_norm_dynamic_quant_fp8": norm_quant_kernels.rms_norm_dynamic_quant_fp8.impl_fn,
+    "functional_fused_add_rms_norm_static_quant_fp8": (
+        norm_quant_kernels.functional_fused_add_rms_norm_static_quant_fp8
+    ),
+    "functional_fused_add_rms_norm_dynamic_quant_fp8": (
+        norm_quant_kernels.functional_fused_add_rms_norm_dynamic_quant_fp8
+    ),
+    "fused_add_rms_norm_static_quant_fp8": norm_quant_kernels.fused_add_rms_norm_static_quant_fp8.impl_fn,
+    "fused_add_rms_norm_dynamic_quant_fp8": norm_quant_kernels.fused_add_rms_norm_dynamic_quant_fp8.impl_fn,
 }
-OPS = [*(op for op in CASES if "functional" not in op), "fused_add_rms_norm_", "rotary_embedding_"]
+OPS = [op for op in CASES if "functional" not in op]
+OPS += [f"{op.removeprefix('functional_')}_" for op in CASES if "functional" in op]
+
+
+def torch_op(op: str) -> Any:
+    """Return the torch op of a name."""
+    return getattr(torch_ops if hasattr(torch_ops, op) else quant_torch_ops, op)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _on_cpu() -> None:
     """Register the ops' functions for the CPU, too, for the rest of this process."""
     for op in OPS:
-        defined = getattr(torch_ops, op)
+        defined = torch_op(op)
         defined.register_kernel("cpu")(defined._init_fn)
 
 
@@ -47,12 +78,24 @@ def _harness(cpu: Any) -> None:
 def arguments(op: str, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
     """Return the arguments of a call."""
     x, residual, weight = (torch.randn(3, 64).to(dtype), torch.randn(3, 64).to(dtype), torch.randn(64).to(dtype))
+    positions, cache, scale = torch.tensor([0, 2, 7]), torch.randn(8, 16).to(dtype), torch.tensor([0.02])
     return {
         "rms_norm": (x, weight, 1e-6),
         "fused_add_rms_norm": (x, residual, weight, 1e-6),
         "silu_and_mul": (x,),
         "gelu_and_mul": (x, "tanh"),
-        "rotary_embedding": (torch.tensor([0, 2, 7]), x, residual, 16, 16, torch.randn(8, 16).to(dtype), True),
+        "rotary_embedding": (positions, x, residual, 16, 16, cache, True),
+        "fused_qk_norm_rope": (positions, x, residual, None, weight[:16].clone(), 1e-6, 16, 16, cache, True),
+        "static_quant_fp8": (x, scale, FP8),
+        "dynamic_quant_fp8": (x, True, None, FP8),
+        "dynamic_group_quant_fp8": (x, 16, True, False, FP8),
+        "silu_and_mul_static_quant_fp8": (x, scale, FP8),
+        "silu_and_mul_dynamic_quant_fp8": (x, False, torch.tensor([0.5]), FP8),
+        "silu_and_mul_group_quant_fp8": (x, 8, False, True, FP8),
+        "rms_norm_static_quant_fp8": (x, weight, scale, 1e-6, FP8),
+        "rms_norm_dynamic_quant_fp8": (x, weight, 1e-6, False, None, FP8),
+        "fused_add_rms_norm_static_quant_fp8": (x, residual, None, scale, 1e-6, FP8),
+        "fused_add_rms_norm_dynamic_quant_fp8": (x, residual, weight, 1e-6, True, None, FP8),
     }[op.removeprefix("functional_")]
 
 
@@ -64,7 +107,7 @@ def tensors(result: Any) -> tuple[torch.Tensor, ...]:
 def same(got: Any, expected: Any) -> None:
     """Require equal results."""
     for one, other in zip(tensors(got), tensors(expected), strict=True):
-        assert torch.equal(one, other)
+        assert torch.equal(one.float(), other.float())
 
 
 def clones(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -76,7 +119,7 @@ def clones(args: tuple[Any, ...]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_torch_finds_no_fault_with_the_ops(op: str, dtype: torch.dtype) -> None:
     """Schema, fake, and use under AOTAutograd with changing sizes."""
-    opcheck(getattr(torch_ops, op), clones(arguments(op.removesuffix("_"), dtype)))
+    opcheck(torch_op(op), clones(arguments(op.removesuffix("_"), dtype)))
 
 
 @pytest.mark.parametrize("op", CASES)
@@ -149,6 +192,8 @@ def test_a_mode_sees_the_op_and_an_eager_call_passes_it_by(op: str, monkeypatch:
         CASES[op](*clones(arguments(op)))
     assert sum("vllm_ir_vllm_c" in each for each in recorder.ops) == 1
     monkeypatch.setattr(kernels, "torch_ops", None)
+    for module in (quant_kernels, norm_quant_kernels):
+        monkeypatch.setattr(module, "quant_torch_ops", None)
     CASES[op](*clones(arguments(op)))
 
 
@@ -158,3 +203,7 @@ def test_an_op_settles_what_its_kernel_could_not_write_in_place() -> None:
     expected = kernels.functional_fused_add_rms_norm(x, residual, None, 1e-6)
     torch_ops.fused_add_rms_norm_(x, residual, None, 1e-6)
     same((x, residual), expected)
+    wide = torch.randn(3, 2, 64)[:, 0]
+    before = norm_quant_kernels.functional_fused_add_rms_norm_dynamic_quant_fp8(x, wide, None, 1e-6)
+    out, scale = quant_torch_ops.fused_add_rms_norm_dynamic_quant_fp8_(x, wide, None, 1e-6, PER_TOKEN, None, FP8)
+    same((out, scale, wide), before)

@@ -70,6 +70,33 @@ def rotary_embedding(
     return outs
 
 
+def fused_qk_norm_rope(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    epsilon: float,
+    head_size: int,
+    rotary_dim: int,
+    cos_sin_cache: Tensor,
+    is_neox_style: bool,
+    *,
+    donated: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return query and key, each head normalised and turned, in their own memory if they are donated and apart.
+
+    Raises:
+        ValueError: query, key and positions are not of as many tokens.
+    """
+    outs = results(query, key, donated, cos_sin_cache, positions, query_weight, key_weight)
+    norms = rotation.Norms(query_weight, key_weight, epsilon)
+    arguments = (positions, query, key, head_size, rotary_dim, cos_sin_cache, outs)
+    for launch in rotation.plans(*arguments, neox=is_neox_style, norms=norms):
+        loading.run(launch, query.device)
+    return outs
+
+
 def results(first: Tensor, second: Tensor, donated: bool, *others: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return where two results go: to the donated tensors, or to new contiguous ones.
 

@@ -30,7 +30,7 @@ OPTIONS: Final = ("-std=c++17", "-fmad=false", "-ftz=false", "-prec-div=true", "
 REPORT: Final = "--ptxas-options=-v"
 """Puts registers and spills into the compiler's log."""
 
-HEADERS: Final = ("cuda_bf16.h", "cuda_fp16.h")
+HEADERS: Final = ("cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h")
 """CUDA's headers that the sources include."""
 
 TOOLKIT: Final = Path("/usr/local/cuda/include")
@@ -97,7 +97,7 @@ def include_folders() -> tuple[Path, ...]:
             return (root, *(each for each in beside if each.is_dir()))
         others += [problem] if problem else []
     found = f"; {', '.join(dict.fromkeys(others))}" if others else ""
-    msg = f"CUDA's headers {' and '.join(HEADERS)} are not found (the wheel nvidia-cuda-runtime has them){found}"
+    msg = f"CUDA's headers {', '.join(HEADERS)} are not found (the wheel nvidia-cuda-runtime has them){found}"
     raise ImportError(msg)
 
 

@@ -27,6 +27,7 @@ MOST_BLOCKS: Final = 2**31 - 1
 ROWS_A_BLOCK: Final = 4
 GATE_THREADS: Final = 256
 ROTARY_THREADS: Final = 512
+GROUP_THREADS: Final = 256
 PACKS_A_THREAD: Final = 2
 
 Place = tuple[int, int, int, int, int, int]
@@ -111,6 +112,51 @@ def _kept(packs: int, threads: int) -> int:
     return next((kept for kept in variants.KEPT if kept * threads >= packs), 0)
 
 
+def norm_arguments(
+    op: str,
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    epsilon: float,
+    variance_size: int | None,
+    out: Tensor,
+    residual_out: Tensor | None,
+) -> tuple[bytes, bool, int]:
+    """Return the `NormArguments` of a call, whether everything is aligned to 16 bytes, and the number of rows.
+
+    Raises:
+        ValueError: the residual has other leading sizes than x.
+    """
+    if residual is not None and residual.shape != x.shape:
+        msg = f"{op}: x_residual is of shape {tuple(residual.shape)}, wanted {tuple(x.shape)}, the shape of x"
+        raise ValueError(msg)
+    size = x.shape[-1]
+    number = SIZES[dtype_name(x.dtype)]
+    rows = x.numel() // size if size else 0
+    x_place = place(x)
+    residual_place = x_place if residual is None else place(residual)
+    out_address = out.data_ptr()
+    residual_address = 0 if residual_out is None else residual_out.data_ptr()
+    weight_address = 0 if weight is None else weight.data_ptr()
+    wide = (
+        size * number % ACCESS == 0
+        and (out_address | residual_address | weight_address) % ACCESS == 0
+        and aligned(x_place, number)
+        and (residual is None or aligned(residual_place, number))
+    )
+    kind = weight_kind(x, weight)
+    measured = size if variance_size is None else variance_size
+    arguments = NORM.pack(
+        *x_place, *residual_place, out_address, residual_address, weight_address, rows, size, measured, kind, epsilon
+    )
+    return arguments, wide, rows
+
+
+def weight_kind(x: Tensor, weight: Tensor | None) -> int:
+    """Return what the sources call a weight: none, of x's dtype, or float32."""
+    return 0 if weight is None else 1 if weight.dtype == x.dtype else 2
+
+
 def norm(
     op: str,
     x: Tensor,
@@ -126,29 +172,9 @@ def norm(
     Raises:
         ValueError: the residual has other leading sizes than x.
     """
-    if residual is not None and residual.shape != x.shape:
-        msg = f"{op}: x_residual is of shape {tuple(residual.shape)}, wanted {tuple(x.shape)}, the shape of x"
-        raise ValueError(msg)
-    dtype, size = dtype_name(x.dtype), x.shape[-1]
-    number = SIZES[dtype]
-    rows = x.numel() // size if size else 0
-    x_place = place(x)
-    residual_place = x_place if residual is None else place(residual)
-    out_address = out.data_ptr()
-    residual_address = 0 if residual_out is None else residual_out.data_ptr()
-    weight_address = 0 if weight is None else weight.data_ptr()
-    wide = (
-        size * number % ACCESS == 0
-        and (out_address | residual_address | weight_address) % ACCESS == 0
-        and aligned(x_place, number)
-        and (residual is None or aligned(residual_place, number))
-    )
-    threads, height, kept = norm_block(size, dtype)
-    kind = 0 if weight is None else 1 if weight.dtype == x.dtype else 2
-    measured = size if variance_size is None else variance_size
-    arguments = NORM.pack(
-        *x_place, *residual_place, out_address, residual_address, weight_address, rows, size, measured, kind, epsilon
-    )
+    arguments, wide, rows = norm_arguments(op, x, residual, weight, epsilon, variance_size, out, residual_out)
+    dtype = dtype_name(x.dtype)
+    threads, height, kept = norm_block(x.shape[-1], dtype)
     expression = variants.norm(op, dtype, aligned=wide, kept=kept)
     return Launch(variants.program("norm", dtype), expression, -(-rows // height), (threads, height), arguments)
 
@@ -176,3 +202,13 @@ def gate(activation: str, x: Tensor, out: Tensor) -> Launch:
     return Launch(
         variants.program("gate", dtype), expression, -(-rows // height) * columns, (threads, height), arguments
     )
+
+
+@cache
+def group_block(size: int, dtype: str) -> tuple[int, int, int]:
+    """Return threads of a group, groups of a block, and packs that a thread keeps: one, or none of several."""
+    packs = -(-size * SIZES[dtype] // ACCESS)
+    lanes = 1
+    while lanes < min(WARP, packs):
+        lanes *= 2
+    return lanes, GROUP_THREADS // lanes, int(packs <= lanes)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def vllm_ir_implementations(platform: Platform) -> Sequence[IrOpImpl]:
-    """Return the five kernels; they are compiled at their first call, or by `vllm_ir_warm_up`."""
-    from vllm_ir_provider_vllm_c import kernels
+    """Return the kernels; they are compiled at their first call, or by `vllm_ir_warm_up`."""
+    from vllm_ir_provider_vllm_c import kernels, norm_quant_kernels, quant_kernels
 
     del platform
     return [
@@ -28,6 +28,17 @@ def vllm_ir_implementations(platform: Platform) -> Sequence[IrOpImpl]:
         kernels.silu_and_mul,
         kernels.gelu_and_mul,
         kernels.rotary_embedding,
+        kernels.fused_qk_norm_rope,
+        quant_kernels.static_quant_fp8,
+        quant_kernels.dynamic_quant_fp8,
+        quant_kernels.dynamic_group_quant_fp8,
+        quant_kernels.silu_and_mul_static_quant_fp8,
+        quant_kernels.silu_and_mul_dynamic_quant_fp8,
+        quant_kernels.silu_and_mul_group_quant_fp8,
+        norm_quant_kernels.rms_norm_static_quant_fp8,
+        norm_quant_kernels.rms_norm_dynamic_quant_fp8,
+        norm_quant_kernels.fused_add_rms_norm_static_quant_fp8,
+        norm_quant_kernels.fused_add_rms_norm_dynamic_quant_fp8,
     ]
 
 

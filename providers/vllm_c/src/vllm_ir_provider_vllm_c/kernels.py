@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from vllm_ir import implements
 
-from vllm_ir_provider_vllm_c import availability, calls, predicates, torch_ops
+from vllm_ir_provider_vllm_c import availability, calls, predicates, quant_predicates, torch_ops
 from vllm_ir_provider_vllm_c.calls import DONATED, GELU, GELU_TANH, KEPT, SILU
 
 PROVIDER: Final = "vllm_c"
@@ -176,3 +176,67 @@ def rotary_embedding(
     if plain(positions, query, key):
         return calls.rotary_embedding(*arguments, DONATED)
     return torch_ops.donating_rotary_embedding(*arguments)
+
+
+def functional_fused_qk_norm_rope(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    epsilon: float,
+    head_size: int,
+    rotary_dim: int,
+    cos_sin_cache: Tensor,
+    is_neox_style: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return query and key, each head normalised and turned, as new contiguous tensors; no input is written."""
+    rest = (query_weight, key_weight, epsilon, head_size, rotary_dim, cos_sin_cache, is_neox_style)
+    if plain(positions, query, key):
+        return calls.fused_qk_norm_rope(positions, query, key, *rest, donated=KEPT)
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_qk_norm_rope(positions, query, key, *rest)
+    return traced
+
+
+@implements(
+    "fused_qk_norm_rope",
+    provider=PROVIDER,
+    supported=SUPPORTED,
+    supports_args=quant_predicates.fused_qk_norm_rope,
+    inplace=True,
+    functional=functional_fused_qk_norm_rope,
+    batch_invariant=True,
+)
+def fused_qk_norm_rope(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    epsilon: float,
+    head_size: int,
+    rotary_dim: int,
+    cos_sin_cache: Tensor,
+    is_neox_style: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return query and key, each head normalised and then turned, in their own memory as `rotary_embedding` does.
+
+    Args:
+        positions: int32 or int64, one a token, or a single one for all rows.
+        query: [..., heads * head_size] or [..., heads, head_size] of float32, bfloat16 or float16.
+        key: like query; the number of heads may be another.
+        query_weight: [head_size] of query's dtype or float32, or None.
+        key_weight: the same for key.
+        epsilon: added to the mean of squares.
+        head_size: elements of a head.
+        rotary_dim: how many leading elements of a head are turned.
+        cos_sin_cache: [max_position, rotary_dim] of query's dtype or float32.
+        is_neox_style: pairs are element i and i + rotary_dim / 2; otherwise 2i and 2i + 1.
+
+    Raises:
+        ValueError: query, key and positions are not of as many tokens.
+    """
+    rest = (query_weight, key_weight, epsilon, head_size, rotary_dim, cos_sin_cache, is_neox_style)
+    if plain(positions, query, key):
+        return calls.fused_qk_norm_rope(positions, query, key, *rest, donated=DONATED)
+    return torch_ops.donating_fused_qk_norm_rope(positions, query, key, *rest)

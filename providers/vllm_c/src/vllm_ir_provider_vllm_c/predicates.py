@@ -25,7 +25,7 @@ NEEDS_PLAIN: Final = Unsupported("needs tensors without a pending negation (tens
 NEEDS_ADJACENT: Final = Unsupported("needs rows whose elements are adjacent in memory (last stride 1)")
 NEEDS_SHORT_ROWS: Final = Unsupported(f"needs rows of at most {MOST_ELEMENTS} elements")
 NEEDS_WEIGHT_DTYPE: Final = Unsupported("needs a weight of x's dtype or of float32")
-NEEDS_WEIGHT: Final = Unsupported("needs a weight of one adjacent value per element of a row")
+NEEDS_WEIGHT: Final = Unsupported("needs a weight of one adjacent value per element of a row or head")
 NEEDS_VARIANCE: Final = Unsupported("needs a variance_size from 1 to the size of a row")
 NEEDS_RESIDUAL: Final = Unsupported("needs an x_residual of x's shape and dtype")
 NEEDS_HALVES: Final = Unsupported("needs rows of two halves, gate and up")
@@ -43,7 +43,7 @@ is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> bool | Unsupported:
     """Tell whether the kernel takes a call of rms_norm."""
     del epsilon
-    return _verdict(refusal_of_norm(x, weight, variance_size))
+    return verdict(refusal_of_norm(x, weight, variance_size))
 
 
 def fused_add_rms_norm(
@@ -52,13 +52,17 @@ def fused_add_rms_norm(
     """Tell whether the kernel takes a call of fused_add_rms_norm."""
     del epsilon
     refusal = refusal_of_norm(x, weight, variance_size)
-    if refusal is None:
-        refusal = refusal_of_activation(x_residual)
+    return verdict(refusal_of_residual(x, x_residual) if refusal is None else refusal)
+
+
+def refusal_of_residual(x: Tensor, x_residual: Tensor) -> Unsupported | None:
+    """Return why a residual is none that is added to an x, or None."""
+    refusal = refusal_of_activation(x_residual)
     if refusal is not None:
         return refusal
     if x_residual.device != x.device:
         return NEEDS_ONE_DEVICE
-    return True if x_residual.dtype == x.dtype and _same_rows(x, x_residual) else NEEDS_RESIDUAL
+    return None if x_residual.dtype == x.dtype and _same_rows(x, x_residual) else NEEDS_RESIDUAL
 
 
 def _same_rows(x: Tensor, x_residual: Tensor) -> bool:
@@ -77,7 +81,7 @@ def _same_rows(x: Tensor, x_residual: Tensor) -> bool:
     return True
 
 
-def _negated(x: Tensor) -> bool:
+def negated(x: Tensor) -> bool:
     """Tell whether a tensor's memory holds the negative of its values; torch's ops resolve that, a launch cannot.
 
     Dynamo does not take the question, and what it traces is a torch op.
@@ -87,7 +91,7 @@ def _negated(x: Tensor) -> bool:
 
 def silu_and_mul(x: Tensor) -> bool | Unsupported:
     """Tell whether the kernel takes a call of silu_and_mul."""
-    return _verdict(refusal_of_gate(x))
+    return verdict(refusal_of_gate(x))
 
 
 def gelu_and_mul(x: Tensor, approximate: str = "none") -> bool | Unsupported:
@@ -108,10 +112,10 @@ def rotary_embedding(
 ) -> bool | Unsupported:
     """Tell whether the kernel takes a call of rotary_embedding."""
     del is_neox_style
-    return _verdict(refusal_of_rotary(positions, query, key, head_size, rotary_dim, cos_sin_cache))
+    return verdict(refusal_of_rotary(positions, query, key, head_size, rotary_dim, cos_sin_cache))
 
 
-def _verdict(refusal: Unsupported | None) -> bool | Unsupported:
+def verdict(refusal: Unsupported | None) -> bool | Unsupported:
     """Return a refusal, or True for none; a refusal itself is falsy."""
     return True if refusal is None else refusal
 
@@ -124,7 +128,7 @@ def refusal_of_activation(x: Tensor) -> Unsupported | None:
         return NEEDS_DTYPE
     if not 0 < x.dim() <= MOST_DIMENSIONS:
         return NEEDS_DIMENSIONS
-    if _negated(x):
+    if negated(x):
         return NEEDS_PLAIN
     if x.stride(-1) != 1 and x.shape[-1] > 1:
         return NEEDS_ADJACENT
@@ -136,23 +140,23 @@ def refusal_of_norm(x: Tensor, weight: Tensor | None, variance_size: int | None)
     refusal = refusal_of_activation(x)
     if refusal is not None:
         return refusal
-    if weight is not None:
-        refusal = _refusal_of_weight(x, weight)
+    refusal = refusal_of_weight(x, weight, x.shape[-1])
     if refusal is None and variance_size is not None and not 0 < variance_size <= x.shape[-1]:
         return NEEDS_VARIANCE
     return refusal
 
 
-def _refusal_of_weight(x: Tensor, weight: Tensor) -> Unsupported | None:
-    """Return why the norms do not take a weight for an x, or None."""
+def refusal_of_weight(x: Tensor, weight: Tensor | None, size: int) -> Unsupported | None:
+    """Return why a weight is none for so many elements of an x, or None."""
+    if weight is None:
+        return None
     if weight.dtype not in (x.dtype, torch.float32):
         return NEEDS_WEIGHT_DTYPE
     if weight.device != x.device:
         return NEEDS_ONE_DEVICE
-    size = x.shape[-1]
     if weight.dim() != 1 or weight.shape[0] != size or (weight.stride(0) != 1 and size > 1):
         return NEEDS_WEIGHT
-    return NEEDS_PLAIN if _negated(weight) else None
+    return NEEDS_PLAIN if negated(weight) else None
 
 
 def refusal_of_gate(x: Tensor) -> Unsupported | None:
@@ -177,7 +181,7 @@ def refusal_of_rotary(
         (key.dtype == query.dtype, NEEDS_ONE_DTYPE),
         (_whole_heads(query, key, head_size, rotary_dim), NEEDS_HEADS),
         (_fits(cos_sin_cache, query.dtype, rotary_dim), NEEDS_CACHE),
-        (not _negated(positions) and not _negated(cos_sin_cache), NEEDS_PLAIN),
+        (not negated(positions) and not negated(cos_sin_cache), NEEDS_PLAIN),
     )
     return next((reason for fits, reason in wanted if not fits), None)
 

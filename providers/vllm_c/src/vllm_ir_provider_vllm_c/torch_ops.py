@@ -6,7 +6,7 @@ their activations and return nothing, since torch wants no op to return its inpu
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -17,10 +17,11 @@ from vllm_ir_provider_vllm_c.calls import DONATED, GELU, GELU_TANH, KEPT, SILU, 
 NAMESPACE: Final = "vllm_ir_vllm_c"
 
 _NORM: Final = "Tensor? weight, float epsilon, SymInt? variance_size=None"
+_HEADS: Final = "Tensor? query_weight, Tensor? key_weight, float epsilon"
 _ROTARY: Final = "SymInt head_size, SymInt rotary_dim, Tensor cos_sin_cache, bool is_neox_style"
 
 
-def _like(x: Tensor, last: int | None = None) -> Tensor:
+def like(x: Tensor, last: int | None = None) -> Tensor:
     """Return a new contiguous tensor of x's shape, with another last size if one is given."""
     return x.new_empty(x.shape if last is None else (*x.shape[:-1], last))
 
@@ -37,7 +38,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: in
 def _(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
     """Return what the result is like."""
     del weight, epsilon, variance_size
-    return _like(x)
+    return like(x)
 
 
 @torch.library.custom_op(
@@ -59,7 +60,7 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     """Return what the results are like."""
     del x_residual, weight, epsilon, variance_size
-    return _like(x), _like(x)
+    return like(x), like(x)
 
 
 @torch.library.custom_op(
@@ -73,7 +74,7 @@ def fused_add_rms_norm_(
 ) -> None:
     """Write the normalised sum to x and the sum to x_residual."""
     results = calls.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, DONATED)
-    _settle((x, x_residual), results)
+    settle((x, x_residual), results)
 
 
 @torch.library.custom_op(
@@ -87,7 +88,7 @@ def silu_and_mul(x: Tensor) -> Tensor:
 @silu_and_mul.register_fake
 def _(x: Tensor) -> Tensor:
     """Return what the result is like."""
-    return _like(x, x.shape[-1] // 2)
+    return like(x, x.shape[-1] // 2)
 
 
 @torch.library.custom_op(
@@ -105,7 +106,7 @@ def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
 def _(x: Tensor, approximate: str = "none") -> Tensor:
     """Return what the result is like."""
     del approximate
-    return _like(x, x.shape[-1] // 2)
+    return like(x, x.shape[-1] // 2)
 
 
 @torch.library.custom_op(
@@ -139,7 +140,7 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     """Return what the results are like."""
     del positions, head_size, rotary_dim, cos_sin_cache, is_neox_style
-    return _like(query), _like(key)
+    return like(query), like(key)
 
 
 @torch.library.custom_op(
@@ -161,10 +162,40 @@ def rotary_embedding_(
     results = calls.rotary_embedding(
         positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, DONATED
     )
-    _settle((query, key), results)
+    settle((query, key), results)
 
 
-def _settle(donated: tuple[Tensor, Tensor], results: tuple[Tensor, Tensor]) -> None:
+@torch.library.custom_op(
+    f"{NAMESPACE}::fused_qk_norm_rope",
+    mutates_args=(),
+    device_types="cuda",
+    schema=f"(Tensor positions, Tensor query, Tensor key, {_HEADS}, {_ROTARY}) -> (Tensor, Tensor)",
+)
+def fused_qk_norm_rope(positions: Tensor, query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """Return query and key with each head normalised and turned."""
+    return calls.fused_qk_norm_rope(positions, query, key, *rest, donated=KEPT)
+
+
+@fused_qk_norm_rope.register_fake
+def _(positions: Tensor, query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """Return what the results are like."""
+    del positions, rest
+    return like(query), like(key)
+
+
+@torch.library.custom_op(
+    f"{NAMESPACE}::fused_qk_norm_rope_",
+    mutates_args=("query", "key"),
+    device_types="cuda",
+    schema=f"(Tensor positions, Tensor(a!) query, Tensor(b!) key, {_HEADS}, {_ROTARY}) -> ()",
+)
+def fused_qk_norm_rope_(positions: Tensor, query: Tensor, key: Tensor, *rest: Any) -> None:
+    """Normalise and turn each head of query and key where they lie."""
+    results = calls.fused_qk_norm_rope(positions, query, key, *rest, donated=DONATED)
+    settle((query, key), results)
+
+
+def settle(donated: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> None:
     """Copy back what the kernel could not write in place: tensors that are not contiguous, or share memory."""
     for given, result in zip(donated, results, strict=True):
         if result is not given:
@@ -197,4 +228,13 @@ def donating_rotary_embedding(
         functional: tuple[Tensor, Tensor] = rotary_embedding(*arguments)
         return functional
     rotary_embedding_(*arguments)
+    return query, key
+
+
+def donating_fused_qk_norm_rope(positions: Tensor, query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """Return query and key, normalised and turned in place where they are contiguous; new tensors otherwise."""
+    if not (dense(query) and dense(key)):
+        functional: tuple[Tensor, Tensor] = fused_qk_norm_rope(positions, query, key, *rest)
+        return functional
+    fused_qk_norm_rope_(positions, query, key, *rest)
     return query, key

@@ -8,7 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
 
 CSRC: Final = Path(__file__).parent / "csrc"
 
@@ -24,16 +27,43 @@ ACCESS: Final = 16
 KEPT: Final = (1, 2, 4, 0)
 """How many packs of a row a thread may keep in registers; 0 reads the row twice."""
 
+QUANT_KEPT: Final = (*((True, kept) for kept in KEPT), (False, 0))
+"""The same for what is quantised, with whether it moves 16 bytes at once: rows that do not are always read again."""
+
+TENSOR_SCALE: Final = "tensor_scale"
+"""The kernel of the one scale of a tensor, the same in the programs of all dtypes."""
+
+STATIC_PACKS: Final = 2
+"""How many packs of a row each thread has where the scale is given."""
+
 OPS: Final = {
     "rms_norm": "norm",
     "fused_add_rms_norm": "norm",
     "silu_and_mul": "gate",
     "gelu_and_mul": "gate",
     "rotary_embedding": "rotary",
+    "static_quant_fp8": "quant",
+    "dynamic_quant_fp8": "quant",
+    "dynamic_group_quant_fp8": "quant",
+    "silu_and_mul_static_quant_fp8": "quant",
+    "silu_and_mul_dynamic_quant_fp8": "quant",
+    "silu_and_mul_group_quant_fp8": "quant",
+    "rms_norm_static_quant_fp8": "norm_quant",
+    "rms_norm_dynamic_quant_fp8": "norm_quant",
+    "fused_add_rms_norm_static_quant_fp8": "norm_quant",
+    "fused_add_rms_norm_dynamic_quant_fp8": "norm_quant",
+    "fused_qk_norm_rope": "qk_norm_rope",
 }
 """The ops, with the source that each of them is in."""
 
-ARGUMENTS: Final = {"norm": "NormArguments", "gate": "GateArguments", "rotary": "RotaryArguments"}
+ARGUMENTS: Final = {
+    "norm": "NormArguments",
+    "gate": "GateArguments",
+    "rotary": "RotaryArguments",
+    "quant": "QuantArguments",
+    "norm_quant": "NormQuantArguments",
+    "qk_norm_rope": "QkNormArguments",
+}
 """The structure that every kernel of a source takes, its only parameter."""
 
 
@@ -42,7 +72,7 @@ class Program:
     """One source for one dtype.
 
     Args:
-        source: "norm", "gate" or "rotary".
+        source: one of `ARGUMENTS`.
         dtype: the dtype's name in torch.
     """
 
@@ -57,22 +87,7 @@ class Program:
     @property
     def expressions(self) -> tuple[str, ...]:
         """Its kernels, each as the expression in CUDA C that names it."""
-        if self.source == "norm":
-            return tuple(
-                norm(op, self.dtype, aligned=aligned, kept=kept)
-                for op in ("rms_norm", "fused_add_rms_norm")
-                for aligned in (True, False)
-                for kept in KEPT
-            )
-        if self.source == "gate":
-            return tuple(
-                gate(activation, self.dtype, aligned=aligned)
-                for activation in ("SILU", "GELU", "GELU_TANH")
-                for aligned in (True, False)
-            )
-        return tuple(
-            rotary(self.dtype, aligned=aligned, neox=neox) for neox in (True, False) for aligned in (True, False)
-        )
+        return tuple(_EXPRESSIONS[self.source](self.dtype))
 
 
 PROGRAMS: Final = tuple(Program(source, dtype) for source in ARGUMENTS for dtype in DTYPES)
@@ -102,6 +117,67 @@ def rotary(dtype: str, *, aligned: bool, neox: bool) -> str:
     """Return the expression of the rotation's kernel; aligned pairs move 16 bytes at once."""
     pairs = ACCESS // SIZES[dtype] >> (not neox) if aligned else 1
     return f"rotary<{DTYPES[dtype]}, {pairs}, {_word(neox)}>"
+
+
+@cache
+def static_quant(dtype: str, *, gated: bool, aligned: bool) -> str:
+    """Return the expression of the kernel that quantises with a given scale, gated rows or plain ones."""
+    return f"{_GATED[gated]}static_quant<{DTYPES[dtype]}, {_word(aligned)}, {STATIC_PACKS}>"
+
+
+@cache
+def quant(unit: str, dtype: str, *, gated: bool, aligned: bool, kept: int) -> str:
+    """Return the expression of the kernel that finds scales of its own: of each `row`, or of each `group` of a row."""
+    return f"{_GATED[gated]}{unit}_quant<{DTYPES[dtype]}, {_word(aligned)}, {kept}>"
+
+
+@cache
+def norm_quant(op: str, dtype: str, *, aligned: bool, kept: int) -> str:
+    """Return the expression of the kernel that quantises a norm: of `rms_norm` or `fused_add_rms_norm`."""
+    return f"{op}_quant<{DTYPES[dtype]}, {_word(aligned)}, {kept}>"
+
+
+@cache
+def qk_norm_rope(dtype: str, *, aligned: bool, neox: bool) -> str:
+    """Return the expression of the kernel that normalises heads and turns them; a part of a pair moves 8 bytes."""
+    pairs = ACCESS // SIZES[dtype] // 2 if aligned else 1
+    return f"qk_norm_rope<{DTYPES[dtype]}, {pairs}, {_word(neox)}>"
+
+
+_GATED: Final = {False: "", True: "silu_"}
+_BOTH: Final = (True, False)
+_NORMS: Final = ("rms_norm", "fused_add_rms_norm")
+
+
+def _quants(dtype: str) -> Iterator[str]:
+    """Give the kernels that quantise rows and gated rows."""
+    for gated in _BOTH:
+        for aligned in _BOTH:
+            yield static_quant(dtype, gated=gated, aligned=aligned)
+        for aligned, kept in QUANT_KEPT:
+            yield quant("row", dtype, gated=gated, aligned=aligned, kept=kept)
+        for aligned, kept in ((True, 1), (True, 0), (False, 0)):
+            yield quant("group", dtype, gated=gated, aligned=aligned, kept=kept)
+    yield TENSOR_SCALE
+
+
+_EXPRESSIONS: Final[dict[str, Callable[[str], Iterable[str]]]] = {
+    "norm": lambda dtype: (
+        norm(op, dtype, aligned=aligned, kept=kept) for op in _NORMS for aligned in _BOTH for kept in KEPT
+    ),
+    "gate": lambda dtype: (
+        gate(each, dtype, aligned=aligned) for each in ("SILU", "GELU", "GELU_TANH") for aligned in _BOTH
+    ),
+    "rotary": lambda dtype: (rotary(dtype, aligned=aligned, neox=neox) for neox in _BOTH for aligned in _BOTH),
+    "quant": _quants,
+    "norm_quant": lambda dtype: (
+        norm_quant(op, dtype, aligned=aligned, kept=kept) for op in _NORMS for aligned, kept in QUANT_KEPT
+    ),
+    "qk_norm_rope": lambda dtype: (
+        qk_norm_rope(dtype, aligned=aligned, neox=neox) for neox in _BOTH for aligned in _BOTH
+    ),
+}
+"""The kernels of each source for a dtype."""
 
 
 def _word(flag: bool) -> str:

@@ -3,7 +3,8 @@
 Only those that keep what this provider promises. vLLM's norms do not: they choose their block, and with it the order of
 the sum, by the number of tokens, and the fused one rounds the sum before the variance. Its gates take dense inputs and
 ours the rest, and a build of vLLM may contract where ours do not, so a row's bits could go by how it was cut out of a
-batch: under VLLM_BATCH_INVARIANT=1 ours serve alone. vLLM is never imported here.
+batch: under VLLM_BATCH_INVARIANT=1 ours serve alone. What quantises, and what normalises heads, is ours everywhere:
+nobody has shown that vLLM's have native's bits. vLLM is never imported here.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from vllm_ir.environment import Environment
+
+from vllm_ir_provider_vllm_c.variants import OPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,5 +45,4 @@ def gate(activation: str) -> Callable[..., Any] | None:
 def serving() -> dict[str, str]:
     """Return which kernels serve each op in this process."""
     both = {"silu_and_mul": gate("SILU"), "gelu_and_mul": gate("GELU") and gate("GELU_TANH")}
-    ops = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "gelu_and_mul", "rotary_embedding")
-    return {op: THEIRS if both.get(op) else OURS for op in ops}
+    return {op: THEIRS if both.get(op) else OURS for op in OPS}

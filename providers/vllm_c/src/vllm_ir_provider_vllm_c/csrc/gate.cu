@@ -1,6 +1,7 @@
 // Gated activations: the first half of a row through an activation, rounded, times the second half.
 //
 // A block is blockDim.x threads along a row by blockDim.y rows; each thread has two packs of 16 bytes of either half.
+#include "activation.h"
 #include "numbers.h"
 #include "rows.h"
 
@@ -11,20 +12,6 @@ struct GateArguments {
   int size;     // of one half
   int columns;  // blocks along a row
 };
-
-enum Activation { SILU, GELU, GELU_TANH };
-
-template <int ACTIVATION>
-__device__ __forceinline__ float activated(float v) {
-  if constexpr (ACTIVATION == SILU) {
-    return v / (1.0f + expf(-v));
-  } else if constexpr (ACTIVATION == GELU) {
-    return v * 0.5f * (1.0f + erff(v * 0.70710678118654752440f));
-  } else {
-    const float inner = 0.79788456080286535588f * (v + 0.044715f * (v * v * v));
-    return 0.5f * v * (1.0f + tanhf(inner));
-  }
-}
 
 template <typename T, bool ALIGNED, int ACTIVATION>
 __global__ void __launch_bounds__(256) gate(const __grid_constant__ GateArguments a) {

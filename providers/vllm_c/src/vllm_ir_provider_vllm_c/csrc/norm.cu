@@ -3,72 +3,8 @@
 // A row is cut into packs of 16 bytes; thread t has the packs t, t + blockDim.x, ... Which thread has which element, and
 // so the order of the sum, depends on the size of a row alone: not on the number of rows, not on alignment.
 // Up to KEPT packs stay in registers between sum and result, so that each input is read once; KEPT = 0 reads it again.
-#include "numbers.h"
-#include "rows.h"
+#include "norm.h"
 #include "sum.h"
-
-enum Weight { NONE, AS_X, FLOAT32 };
-
-struct NormArguments {
-  Rows x, residual;
-  void *out, *residual_out;  // contiguous; they may be x and residual themselves
-  const void* weight;
-  long long rows;
-  int size, variance_size, weight_kind;
-  float epsilon;
-};
-
-// One pack of a row in float32: x, or the unrounded sum of x and residual.
-template <typename T, bool ALIGNED, bool FUSED>
-struct Source {
-  static constexpr int N = per_access<T>();
-  const T *x, *residual;
-  int size;
-
-  __device__ __forceinline__ void read(int pack, float (&v)[N]) const {
-    const int first = pack * N;
-    const Pack<T, N> a = load<T, N, ALIGNED>(x + first, size - first);
-#pragma unroll
-    for (int i = 0; i < N; ++i) v[i] = Number<T>::widen(a.at[i]);
-    if constexpr (FUSED) {
-      const Pack<T, N> b = load<T, N, ALIGNED>(residual + first, size - first);
-#pragma unroll
-      for (int i = 0; i < N; ++i) v[i] += Number<T>::widen(b.at[i]);
-    }
-  }
-};
-
-// The squares of those elements of a pack that the variance is of.
-template <int N>
-__device__ __forceinline__ float squares(const float (&v)[N], int left) {
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < N; ++i) sum += i < left ? v[i] * v[i] : 0.0f;
-  return sum;
-}
-
-// The normalised pack: rounded to the weight's type before the multiply, the product to the type of x.
-template <typename T, bool ALIGNED>
-__device__ __forceinline__ Pack<T, per_access<T>()> scaled(const float (&v)[per_access<T>()], float scale,
-                                                           const NormArguments& a, int first) {
-  constexpr int N = per_access<T>();
-  Pack<T, N> out;
-  if (a.weight_kind == AS_X) {
-    const Pack<T, N> w = load<T, N, ALIGNED>(static_cast<const T*>(a.weight) + first, a.size - first);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      out.at[i] = Number<T>::round(rounded<T>(v[i] * scale) * Number<T>::widen(w.at[i]));
-    }
-  } else if (a.weight_kind == FLOAT32) {
-    const Pack<float, N> w = load<float, N, ALIGNED>(static_cast<const float*>(a.weight) + first, a.size - first);
-#pragma unroll
-    for (int i = 0; i < N; ++i) out.at[i] = Number<T>::round(v[i] * scale * w.at[i]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i) out.at[i] = Number<T>::round(v[i] * scale);
-  }
-  return out;
-}
 
 template <typename T, bool ALIGNED, int KEPT, bool FUSED>
 __device__ __forceinline__ void normalize(const NormArguments& a) {
@@ -110,12 +46,7 @@ __device__ __forceinline__ void normalize(const NormArguments& a) {
     float(&v)[N] = kept[KEPT ? k : 0];
     if constexpr (KEPT == 0) source.read(pack, v);
     const int first = pack * N;
-    if constexpr (FUSED) {
-      Pack<T, N> added;
-#pragma unroll
-      for (int i = 0; i < N; ++i) added.at[i] = Number<T>::round(v[i]);
-      store<T, N, ALIGNED>(residual_out + first, added, a.size - first);
-    }
+    if constexpr (FUSED) keep_sum<T, ALIGNED>(residual_out + first, v, a.size - first);
     store<T, N, ALIGNED>(out + first, scaled<T, ALIGNED>(v, scale, a, first), a.size - first);
   }
 }

@@ -2,45 +2,7 @@
 //
 // Every product is rounded to T, as in native; nothing is contracted. In place each pair is read and written by one
 // thread. A position outside the cache stops the grid, as native's does.
-#include "numbers.h"
-#include "rows.h"
-
-struct Heads {
-  Rows from, to;  // one row a token
-  long long from_stride, to_stride;  // from head to head, in elements
-  int heads;
-  int copies;  // whether what is not turned has to be copied
-};
-
-struct RotaryArguments {
-  Heads query, key;
-  Rows positions;
-  const void* cache;
-  long long cache_stride, cache_rows, tokens;
-  int head_size, rotary_dim, wide_positions, float_cache;
-};
-
-template <typename T, int PAIRS>
-__device__ __forceinline__ Pack<T, PAIRS> angles(const RotaryArguments& a, long long offset) {
-  if (!a.float_cache) return load<T, PAIRS, true>(static_cast<const T*>(a.cache) + offset, PAIRS);
-  const Pack<float, PAIRS> wide = load<float, PAIRS, true>(static_cast<const float*>(a.cache) + offset, PAIRS);
-  Pack<T, PAIRS> narrow;
-#pragma unroll
-  for (int i = 0; i < PAIRS; ++i) narrow.at[i] = Number<T>::round(wide.at[i]);
-  return narrow;
-}
-
-template <typename T, int PAIRS>
-__device__ __forceinline__ void turn(Pack<T, PAIRS>& first, Pack<T, PAIRS>& second, const Pack<T, PAIRS>& cosines,
-                                     const Pack<T, PAIRS>& sines) {
-#pragma unroll
-  for (int i = 0; i < PAIRS; ++i) {
-    const float x = Number<T>::widen(first.at[i]), y = Number<T>::widen(second.at[i]);
-    const float c = Number<T>::widen(cosines.at[i]), s = Number<T>::widen(sines.at[i]);
-    first.at[i] = Number<T>::round(rounded<T>(x * c) - rounded<T>(y * s));
-    second.at[i] = Number<T>::round(rounded<T>(y * c) + rounded<T>(x * s));
-  }
-}
+#include "rotary.h"
 
 // PAIRS pairs of one head, from `from` to `to`, with the angles at element `offset` of the cache.
 template <typename T, int PAIRS, bool NEOX>
@@ -86,8 +48,7 @@ __device__ __forceinline__ void turn_heads(const RotaryArguments& a, const Heads
 template <typename T, int PAIRS, bool NEOX>
 __global__ void __launch_bounds__(512) rotary(const __grid_constant__ RotaryArguments a) {
   const long long token = blockIdx.x;
-  const long long position = a.wide_positions ? *a.positions.at<const long long>(a.tokens == 1 ? 0 : token)
-                                              : *a.positions.at<const int>(a.tokens == 1 ? 0 : token);
+  const long long position = position_of(a, token);
   if (position < 0 || position >= a.cache_rows) {
     __trap();
     return;
