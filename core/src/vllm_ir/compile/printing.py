@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.compile.graph import value_of
@@ -27,6 +28,12 @@ _SHORT: Final = {
 }
 """Dtypes as they are written in graphs."""
 
+_LINE: Final = 100
+"""How long a line may be."""
+
+_NAME: Final = 24
+"""How far names are filled up at most; one longer than that would move all others."""
+
 _FAR: Final = 2**63 - 1
 """How graphs write the end of a slice that goes to the end."""
 
@@ -38,25 +45,29 @@ def print_graph(graph: fx.Graph | fx.GraphModule) -> str:
         graph: a graph or a graph module, as passes and `lower_to` functions are given one.
     """
     inner: Any = getattr(graph, "graph", graph)
-    rows = [_row(node) for node in inner.nodes]
-    widths = [max((len(row[column]) for row in rows if row[0]), default=0) for column in range(2)]
-    lines: list[str] = []
-    for name, kind, call, read in rows:
-        if not name:
-            lines.append(call)
-            continue
-        line = f"{name:<{widths[0]}} : {kind:<{widths[1]}} = {call}"
-        lines.append(f"{line}  # {read}" if read else line)
-    return "\n".join(lines)
+    nodes = list(inner.nodes)
+    width = min(max((len(node.name) for node in nodes if node.op != "output"), default=0), _NAME)
+    return "\n".join(line for node in nodes for line in _lines(node, width))
 
 
-def _row(node: fx.Node) -> tuple[str, str, str, str]:
-    """Return a node's name, its result, its call, and how often it is read."""
+def _lines(node: fx.Node, width: int) -> list[str]:
+    """Return the lines of a node: one, where that is not too long.
+
+    Args:
+        node: the node.
+        width: to which names are filled up.
+    """
     if node.op == "output":
-        return "", "", f"return {_value(node.args[0])}", ""
-    count = len(node.users)
-    read = "unused" if not count else "" if count == 1 else f"read {count}x"
-    return node.name, _kind(value_of(node)), _call(node), read
+        text = f"return {_value(node.args[0])}"
+    else:
+        text = f"{node.name:<{width}} : {_kind(value_of(node))} = {_call(node)}"
+        single = not isinstance(value_of(node), (tuple, list))
+        read = len(node.users)
+        if not read or (single and read > 1):
+            text += f"  # read {read}x" if read else "  # unused"
+    return textwrap.wrap(
+        text, _LINE, subsequent_indent=" " * (width + 3), break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _call(node: fx.Node) -> str:

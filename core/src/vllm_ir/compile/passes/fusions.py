@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,8 +45,15 @@ def read_fusions(value: Any) -> tuple[str, ...]:
 
 
 def make(names: tuple[str, ...]) -> tuple[GraphPass, ...]:
-    """Return the passes of some names."""
-    return tuple(_maker(name)() for name in names)
+    """Return the passes of some names, the same every time."""
+    return tuple(map(_default, names))
+
+
+@functools.cache
+def _default(name: str) -> GraphPass:
+    """Return a pass as its name alone asks for it: one a process, since its patterns are drawn once."""
+    made: GraphPass = _maker(name)()
+    return made
 
 
 def _maker(name: str) -> Any:
