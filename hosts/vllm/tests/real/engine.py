@@ -1,7 +1,7 @@
 """Ask a real vLLM in this process: `python engine.py MODEL`, and on stdin one JSON object a line for each engine.
 
 It says whether to run eager, what `vllm.LLM` takes besides (`more`), whether vLLM's IR ops raise from now on
-(`forbid_ir_ops`), and which file gets the answers (`out`).
+(`forbid_ir_ops`), how many `tokens` how many `times`, and which file gets the answers (`out`).
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def ask(model: str, run: dict[str, Any]) -> dict[str, Any]:
     small = {"dtype": "bfloat16", "max_model_len": 128, "max_num_seqs": 16, "seed": 0}
     llm = vllm.LLM(model, enforce_eager=run["eager"], **small, **run.get("more", {}))
     started = time.perf_counter() - begun
-    sampling = vllm.SamplingParams(temperature=0, max_tokens=24, logprobs=2)
+    sampling = vllm.SamplingParams(temperature=0, max_tokens=run.get("tokens", 24), logprobs=2)
     chats = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
     seconds = []
-    for _ in range(3):
+    for _ in range(run.get("times", 3)):
         start = time.perf_counter()
         replies = llm.chat(chats, sampling, use_tqdm=False)
         seconds.append(time.perf_counter() - start)

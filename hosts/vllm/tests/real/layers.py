@@ -61,7 +61,7 @@ def main() -> None:
             custom_op.current_platform = SimpleNamespace(**answers)
             for name, layer in made.items():
                 method = layer.dispatch_forward(compile_native=False)
-                found["methods"].setdefault(platform, method.__name__)
+                found["methods"].setdefault(platform, method.__qualname__)
                 pairs = zip(run(name, method), wanted[name], strict=True)
                 if not all(torch.equal(got, want) for got, want in pairs):
                     found["differ"].append([platform, name])

@@ -1,6 +1,6 @@
 """Make a vLLM that has no `vllm.ir`, as 0.34 is announced: `python without_ir.py FOLDER`, then FOLDER on PYTHONPATH.
 
-It is the installed one, file by file as links, less that package; the four files that import it when a model runs are
+It is the installed one, file by file as links, less that package; the files that import it when a model runs are
 copied without what they take from it. Norms of vLLM's own raise there, so that a model runs on ours or not at all.
 """
 
@@ -41,6 +41,8 @@ CHANGES: Final = {
         "from vllm import envs, ir\n": "from vllm import envs\n",
     },
     "model_executor/layers/activation.py": {"from vllm import ir\n": ""},
+    "kernels/__init__.py": {"from . import aiter_ops, oink_ops, triton, vllm_c\n": ""},
+    "kernels/triton/__init__.py": {"from . import activation\n": ""},
     "v1/worker/worker_base.py": {"import vllm.ir\n": "", DEFAULT: ""},
     "config/kernel.py": {HASH: ""},
 }
