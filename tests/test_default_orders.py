@@ -29,6 +29,19 @@ if TYPE_CHECKING:
 
 NORM, FUSED, SILU, GELU, ROTARY = "rms_norm", "fused_add_rms_norm", "silu_and_mul", "gelu_and_mul", "rotary_embedding"
 INVARIANT = ("triton", "triton_batch_invariant")
+QUANTISED = (
+    "static_quant_fp8",
+    "dynamic_quant_fp8",
+    "dynamic_group_quant_fp8",
+    "rms_norm_static_quant_fp8",
+    "fused_add_rms_norm_static_quant_fp8",
+    "rms_norm_dynamic_quant_fp8",
+    "fused_add_rms_norm_dynamic_quant_fp8",
+    "silu_and_mul_static_quant_fp8",
+    "silu_and_mul_dynamic_quant_fp8",
+    "silu_and_mul_group_quant_fp8",
+)
+TURNED = "fused_qk_norm_rope"
 
 # Who has a place in the default list before native, for eager calls.
 EAGER = {
@@ -57,9 +70,20 @@ EAGER = {
     ("xpu", GELU): (),
     ("xpu", ROTARY): (),
 }
+for _op in (*QUANTISED, TURNED):
+    EAGER |= {
+        ("cpu", _op): ("cpu_c",),
+        ("cuda:9.0", _op): ("vllm_c", *INVARIANT),
+        ("rocm:gfx942", _op): INVARIANT,
+        ("xpu", _op): (),
+    }
 # Who runs where VLLM_BATCH_INVARIANT=1 admits only what is declared so; None: a run stops.
 BATCH_INVARIANT = {
     ("cpu", NORM): "cpu_c",
+    ("cpu", "static_quant_fp8"): "cpu_c",
+    ("cpu", "dynamic_group_quant_fp8"): "cpu_c",
+    ("cpu", TURNED): "cpu_c",
+    ("cpu", "dynamic_quant_fp8"): None,
     ("cuda:9.0", NORM): "vllm_c",
     ("rocm:gfx942", NORM): "triton_batch_invariant",
     ("rocm:gfx942", FUSED): "triton_batch_invariant",

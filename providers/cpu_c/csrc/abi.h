@@ -1,4 +1,4 @@
-/* The C ABI of the kernels: five ops in three functions, over rows in memory, without torch and without Python.
+/* The C ABI of the kernels: sixteen ops in four functions, over rows in memory, without torch and without Python.
  *
  * A caller says where rows lie; nothing is allocated, and nothing but the outputs is written. Outputs are contiguous.
  * An output may be the input of the same role (in place) where that input is contiguous; otherwise no output overlaps
@@ -74,7 +74,8 @@ typedef struct {
   int64_t block;
 } vllm_ir_gate;
 
-/* rotary_embedding of query or key: rows of one head each, heads of a token adjacent in the order of rows. */
+/* rotary_embedding of query or key: rows of one head each, heads of a token adjacent in the order of rows; in
+ * fused_qk_norm_rope each head is normalised first. */
 typedef struct {
   vllm_ir_rows x;
   void* out;
@@ -89,8 +90,51 @@ typedef struct {
   int32_t cache_dtype; /* of x, or VLLM_IR_F32 */
   int32_t dtype;
   int32_t neox;
+  int32_t normalized;   /* 1: each head is normalised, as a row of vllm_ir_norm is, and then turned */
+  const void* weight;   /* normalised: one per element of a head; NULL: no weight */
+  int32_t weight_dtype; /* of x, or VLLM_IR_F32 */
+  float epsilon;
 } vllm_ir_rotary;
 
+/* What is quantised: rows as they are, normalised, added to a residual and normalised, or silu(gate) * up. */
+typedef enum { VLLM_IR_PLAIN = 0, VLLM_IR_NORM = 1, VLLM_IR_ADD_NORM = 2, VLLM_IR_GATED = 3 } vllm_ir_source;
+
+/* One scale that is given, or one per element of a row; one that is found per row, for all rows, or per group. */
+typedef enum {
+  VLLM_IR_GIVEN = 0,
+  VLLM_IR_CHANNEL = 1,
+  VLLM_IR_TOKEN = 2,
+  VLLM_IR_TENSOR = 3,
+  VLLM_IR_GROUP = 4,
+} vllm_ir_scaling;
+
+typedef enum { VLLM_IR_E4M3FN = 0, VLLM_IR_E4M3FNUZ = 1, VLLM_IR_E5M2 = 2 } vllm_ir_quantized;
+
+/* The quantised ops. What is quantised is rounded to `dtype` first, as the unquantised op returns it. */
+typedef struct {
+  vllm_ir_rows x;        /* rows of `size` elements; gated: of twice as many */
+  vllm_ir_rows residual; /* added and normalised only */
+  const void* weight;    /* normalised only; NULL: no weight */
+  void* residual_out;    /* added and normalised only */
+  uint8_t* out;
+  const float* scale; /* GIVEN: one; CHANNEL: `size`. TENSOR: set by the call */
+  float* scales;      /* TOKEN, TENSOR, GROUP: where scales go */
+  const float* bound; /* TOKEN, TENSOR: what the largest magnitude counts for at most; NULL: no bound */
+  uint32_t* peak;     /* set by the call */
+  int64_t size;
+  int64_t group_size;   /* GROUP: divides `size` */
+  int64_t token_stride; /* TOKEN, GROUP: elements between the scales of two rows, and of two groups */
+  int64_t group_stride;
+  float epsilon;
+  int32_t dtype;
+  int32_t weight_dtype; /* of x, or VLLM_IR_F32 */
+  int32_t source;
+  int32_t scaling;
+  int32_t quantized;
+  int32_t power_of_two; /* GROUP: scales are rounded up to powers of two */
+} vllm_ir_quant;
+
+VLLM_IR_EXPORT int32_t vllm_ir_cpu_c_quant(const vllm_ir_quant* call, const vllm_ir_team* team);
 VLLM_IR_EXPORT int32_t vllm_ir_cpu_c_norm(const vllm_ir_norm* call, const vllm_ir_team* team);
 VLLM_IR_EXPORT int32_t vllm_ir_cpu_c_gate(const vllm_ir_gate* call, const vllm_ir_team* team);
 VLLM_IR_EXPORT int32_t vllm_ir_cpu_c_rotary(const vllm_ir_rotary* call, const vllm_ir_team* team);

@@ -8,6 +8,7 @@
 #endif
 
 #include "abi.h"
+#include "kernels/scales.h"
 #include "table.h"
 
 namespace {
@@ -165,9 +166,45 @@ int32_t vllm_ir_cpu_c_gate(const vllm_ir_gate* call, const vllm_ir_team* team) {
   return VLLM_IR_OK;
 }
 
+int32_t vllm_ir_cpu_c_quant(const vllm_ir_quant* given, const vllm_ir_team* team) {
+  vllm_ir_quant call = *given;
+  if (!known(call.dtype)) return VLLM_IR_BAD_DTYPE;
+  if (call.quantized < VLLM_IR_E4M3FN || call.quantized > VLLM_IR_E5M2) return VLLM_IR_BAD_DTYPE;
+  if (call.source < VLLM_IR_PLAIN || call.source > VLLM_IR_GATED) return VLLM_IR_BAD_DTYPE;
+  if (call.scaling < VLLM_IR_GIVEN || call.scaling > VLLM_IR_GROUP) return VLLM_IR_BAD_DTYPE;
+  const bool add = call.source == VLLM_IR_ADD_NORM;
+  const bool norm = add || call.source == VLLM_IR_NORM;
+  if (norm && call.weight != nullptr && call.weight_dtype != call.dtype && call.weight_dtype != VLLM_IR_F32) {
+    return VLLM_IR_BAD_DTYPE;
+  }
+  if (!sound(call.x) || call.size < 0 || (add && (!sound(call.residual) || count(call.residual) != count(call.x)))) {
+    return VLLM_IR_BAD_SIZE;
+  }
+  if (call.scaling == VLLM_IR_GROUP && (call.group_size < 1 || call.size % call.group_size != 0)) return VLLM_IR_BAD_SIZE;
+  const bool peaks = call.scaling == VLLM_IR_TOKEN || call.scaling == VLLM_IR_TENSOR;
+  if (peaks && call.size == 0) return VLLM_IR_BAD_SIZE;
+  const int64_t rows = count(call.x);
+  const int64_t read = call.size * bytes(call.dtype) * (call.source == VLLM_IR_GATED ? 2 : 1);
+  if (call.scaling == VLLM_IR_TENSOR) {
+    uint32_t peak = 0;
+    call.peak = &peak;
+    if (rows > 0) run(kernels().peak, &call, rows, (add ? 2 : 1) * read, team);
+    *call.scales = scale_of_peak(peak, call.bound, call.quantized);
+    call.scale = call.scales;
+    call.scaling = VLLM_IR_GIVEN;
+  }
+  if (rows == 0 || call.size == 0) return VLLM_IR_OK;
+  run(kernels().quant, &call, rows, (add ? 3 : 1) * read + call.size, team);
+  return VLLM_IR_OK;
+}
+
 int32_t vllm_ir_cpu_c_rotary(const vllm_ir_rotary* call, const vllm_ir_team* team) {
   if (!known(call->dtype)) return VLLM_IR_BAD_DTYPE;
   if (call->cache_dtype != call->dtype && call->cache_dtype != VLLM_IR_F32) return VLLM_IR_BAD_DTYPE;
+  if (call->normalized && call->weight != nullptr && call->weight_dtype != call->dtype &&
+      call->weight_dtype != VLLM_IR_F32) {
+    return VLLM_IR_BAD_DTYPE;
+  }
   if (!sound(call->x) || call->tokens < 0 || call->rotary_dim < 2 || call->rotary_dim % 2 != 0 ||
       call->rotary_dim > call->head_size) {
     return VLLM_IR_BAD_SIZE;

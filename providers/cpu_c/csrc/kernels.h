@@ -4,4 +4,5 @@
 
 #include "kernels/gate.h"
 #include "kernels/norm.h"
+#include "kernels/quant.h"
 #include "kernels/rotary.h"

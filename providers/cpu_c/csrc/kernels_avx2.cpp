@@ -2,4 +2,4 @@
 #define VLLM_IR_AVX2 1
 #include "kernels.h"
 
-extern const KernelTable kAvx2Kernels = {"avx2", norm, gate, rotary};
+extern const KernelTable kAvx2Kernels = {"avx2", norm, gate, rotary, quant, peak};

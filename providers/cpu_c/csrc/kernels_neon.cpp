@@ -2,4 +2,4 @@
 #define VLLM_IR_NEON 1
 #include "kernels.h"
 
-extern const KernelTable kNeonKernels = {"neon", norm, gate, rotary};
+extern const KernelTable kNeonKernels = {"neon", norm, gate, rotary, quant, peak};

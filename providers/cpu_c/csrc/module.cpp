@@ -6,6 +6,7 @@
 
 #include "python/gate_calls.h"
 #include "python/norm_calls.h"
+#include "python/quant_calls.h"
 #include "python/rotary_calls.h"
 
 namespace {
@@ -78,6 +79,12 @@ PyMethodDef methods[] = {
     {"takes_norm", as_function(takes_norm), METH_FASTCALL, nullptr},
     {"takes_gate", as_function(takes_gate), METH_FASTCALL, nullptr},
     {"takes_rotary", as_function(takes_rotary), METH_FASTCALL, nullptr},
+    {"takes_norm_rope", as_function(takes_norm_rope), METH_FASTCALL, nullptr},
+    {"fused_qk_norm_rope", as_function(fused_qk_norm_rope), METH_FASTCALL, nullptr},
+    {"try_fused_qk_norm_rope", as_function(attempt<fused_qk_norm_rope, kNormRopeTensors>), METH_FASTCALL, nullptr},
+    {"takes_quant", as_function(takes_quant), METH_FASTCALL, nullptr},
+    {"quant", as_function(quant), METH_FASTCALL, nullptr},
+    {"try_quant", as_function(attempt<quant, kQuantTensors>), METH_FASTCALL, nullptr},
     {"rms_norm", as_function(rms_norm), METH_FASTCALL, nullptr},
     {"fused_add_rms_norm", as_function(fused_add_rms_norm), METH_FASTCALL, nullptr},
     {"gate", as_function(gate), METH_FASTCALL, nullptr},

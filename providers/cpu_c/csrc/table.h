@@ -14,7 +14,7 @@ using RangeKernel = void (*)(const void* call, Range range);
 
 struct KernelTable {
   const char* name;
-  RangeKernel norm, gate, rotary;
+  RangeKernel norm, gate, rotary, quant, peak;
 };
 
 extern const KernelTable kScalarKernels;

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 EPSILON = 1e-6
 NEOX = True
 SIZES = (1, 2, 7, 8, 31, 33, 64, 576, 1000, 4096)
+ACTIVATIONS = {"fused_add_rms_norm": (0, 1), "rotary_embedding": (1, 2), "fused_qk_norm_rope": (1, 2)}
 VIEWS = ("plain", "packed", "transposed", "offset", "expanded", "one", "four", "empty")
 
 
@@ -59,7 +60,7 @@ def _check(native: Native, same_bits: Same, op: str, *args: Any) -> None:
     same_bits(impl.impl_fn(*own), expected)
     if impl.functional is not None:
         same_bits(impl.functional(*args), expected)
-    activations = {"fused_add_rms_norm": (0, 1), "rotary_embedding": (1, 2)}.get(op, ())
+    activations = ACTIVATIONS.get(op, ())
     before = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
     views = [arg.clone() if i in activations and arg.is_contiguous() else arg for i, arg in enumerate(args)]
     same_bits(impl.impl_fn(*views), expected)
@@ -145,6 +146,44 @@ def test_rotary_equals_native(
             for kind in (torch.int64, torch.int32):
                 positions = torch.randint(0, 50, (11,)).to(kind)
                 check("rotary_embedding", positions, query, key, head_size, rotary_dim, cache, neox)
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("neox", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("head_size", "rotary_dim"), [(64, 64), (128, 128), (80, 20), (16, 6), (2, 2)])
+def test_normalised_rotation_equals_native(
+    neox: bool, dtype: torch.dtype, head_size: int, rotary_dim: int, check: Callable[..., None]
+) -> None:
+    """Heads packed or apart, weights of both dtypes and none, caches of both dtypes, special values among the heads."""
+    heads = torch.randn(11, 5, head_size).to(dtype)
+    heads[0, 0, 0], heads[1, 1, -1], heads[2, 3] = float("nan"), float("inf"), -0.0
+    shapes = (
+        (heads[:, :3].flatten(1), heads[:, 3:].flatten(1)),
+        (heads[:, :3], heads[:, 3:]),
+        (heads.flatten(1)[:, : 3 * head_size], heads.flatten(1)[:, 3 * head_size :]),
+    )
+    weights = (None, torch.randn(head_size).to(dtype), torch.randn(head_size))
+    for cache_dtype in {dtype, torch.float32}:
+        cache = torch.randn(50, rotary_dim).to(cache_dtype)
+        for i, (query, key) in enumerate(shapes):
+            positions = torch.randint(0, 50, (11,)).to(torch.int32 if i else torch.int64)
+            weight, other = weights[i], weights[i - 1]
+            rest = (head_size, rotary_dim, cache, neox)
+            check("fused_qk_norm_rope", positions, query, key, weight, other, EPSILON, *rest)
+
+
+def test_a_normalised_rotation_writes_what_was_donated_and_nothing_on_an_error() -> None:
+    """Query and key are the results; with a position outside the cache they are as they were."""
+    query, key, cache = torch.randn(3, 32), torch.randn(3, 16), torch.randn(50, 16)
+    rest = (None, None, EPSILON, 16, 16, cache, NEOX)
+    kept = query.clone()
+    with pytest.raises(IndexError, match="outside cos_sin_cache"):
+        kernels.fused_qk_norm_rope.impl_fn(torch.tensor([0, 1, 50]), query, key, *rest)
+    assert torch.equal(query, kept)
+    got = kernels.fused_qk_norm_rope.impl_fn(torch.tensor([[0], [1], [2]]).flatten(), query, key, *rest)
+    assert got[0] is query
+    assert got[1] is key
 
 
 def test_rotary_takes_tokens_in_several_dimensions(check: Callable[..., None]) -> None:

@@ -33,7 +33,18 @@ def rotary(**changed: Any) -> tuple[Any, ...]:
     return tuple((arguments | changed).values())
 
 
+def norm_rope(*weights: torch.Tensor | None, **changed: Any) -> tuple[Any, ...]:
+    """Return the arguments of a call of fused_qk_norm_rope with these weights and some arguments changed."""
+    positions, query, key, *rest = rotary(**changed)
+    return (positions, query, key, *weights, 1e-6, *rest)
+
+
 REFUSED = [
+    ("fused_qk_norm_rope", norm_rope(torch.ones(15), None), predicates.NEEDS_WEIGHT),
+    ("fused_qk_norm_rope", norm_rope(None, torch.ones(32)[::2]), predicates.NEEDS_WEIGHT),
+    ("fused_qk_norm_rope", norm_rope(None, torch.ones(16).half()), predicates.NEEDS_WEIGHT_DTYPE),
+    ("fused_qk_norm_rope", norm_rope(torch.ones(16).to("meta"), None), predicates.NEEDS_CPU),
+    ("fused_qk_norm_rope", norm_rope(None, None, head_size=48), predicates.NEEDS_HEADS),
     ("rms_norm", (X.to("meta"), None, 1e-6), predicates.NEEDS_CPU),
     ("rms_norm", (X.double(), None, 1e-6), predicates.NEEDS_DTYPE),
     ("rms_norm", (X.int(), None, 1e-6), predicates.NEEDS_DTYPE),

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
-from vllm_ir_provider_cpu_c import kernels, torch_ops
+from vllm_ir_provider_cpu_c import kernels, norm_rope_torch_ops, torch_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +23,20 @@ CASES: dict[str, Callable[..., Any]] = {
     "gelu_and_mul": kernels.gelu_and_mul.impl_fn,
     "rotary_embedding": kernels.rotary_embedding.impl_fn,
     "functional_rotary_embedding": kernels.functional_rotary_embedding,
+    "fused_qk_norm_rope": kernels.fused_qk_norm_rope.impl_fn,
+    "functional_fused_qk_norm_rope": kernels.functional_fused_qk_norm_rope,
 }
-OPS = [*(op for op in CASES if "functional" not in op), "fused_add_rms_norm_", "rotary_embedding_"]
+OPS = [
+    *(op for op in CASES if "functional" not in op),
+    "fused_add_rms_norm_",
+    "rotary_embedding_",
+    "fused_qk_norm_rope_",
+]
+
+
+def found(op: str) -> Any:
+    """Return a torch op by name."""
+    return getattr(norm_rope_torch_ops if "qk" in op else torch_ops, op)
 
 
 def arguments(op: str, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
@@ -35,6 +47,18 @@ def arguments(op: str, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
         "fused_add_rms_norm": (x, residual, weight, 1e-6),
         "silu_and_mul": (x,),
         "gelu_and_mul": (x, "tanh"),
+        "fused_qk_norm_rope": (
+            torch.tensor([0, 2, 7]),
+            x,
+            residual,
+            torch.randn(16).to(dtype),
+            None,
+            1e-6,
+            16,
+            16,
+            torch.randn(8, 16).to(dtype),
+            True,
+        ),
         "rotary_embedding": (torch.tensor([0, 2, 7]), x, residual, 16, 16, torch.randn(8, 16).to(dtype), True),
     }[op.removeprefix("functional_")]
 
@@ -58,7 +82,7 @@ def nodes(graph: torch.fx.GraphModule) -> list[str]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_torch_finds_no_fault_with_the_ops(op: str, dtype: torch.dtype) -> None:
     """Schema, fake, and use under AOTAutograd with changing sizes."""
-    opcheck(getattr(torch_ops, op), clones(arguments(op.removesuffix("_"), dtype)))
+    opcheck(found(op), clones(arguments(op.removesuffix("_"), dtype)))
 
 
 @pytest.mark.parametrize("op", CASES)
@@ -160,16 +184,16 @@ def test_a_subclass_goes_through_its_own_dispatch(same_bits: Callable[[Any, Any]
     )
 
 
-@pytest.mark.parametrize("op", ["fused_add_rms_norm", "rotary_embedding"])
+@pytest.mark.parametrize("op", ["fused_add_rms_norm", "rotary_embedding", "fused_qk_norm_rope"])
 def test_the_mutating_op_writes_what_is_not_contiguous(op: str) -> None:
     """Called with views, it leaves in them what the functional op returns."""
     args = list(arguments(op))
     first = 0 if op == "fused_add_rms_norm" else 1
     wide = torch.randn(3, 192)
     args[first], args[first + 1] = wide[:, :64], wide[:, 64:128]
-    expected = getattr(torch_ops, op)(*args)
+    expected = found(op)(*args)
     rest = wide[:, 128:].clone()
-    assert getattr(torch_ops, f"{op}_")(*args) is None
+    assert found(f"{op}_")(*args) is None
     assert torch.equal(args[first], expected[0])
     assert torch.equal(args[first + 1], expected[1])
     assert torch.equal(wide[:, 128:], rest)

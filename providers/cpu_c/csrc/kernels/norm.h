@@ -22,6 +22,11 @@ inline typename V::F weighted(typename V::F value, const W* weight, int64_t i) {
   }
 }
 
+// One over the root of a mean of squares.
+inline float inverse_root(float squares, int64_t count, float epsilon) {
+  return 1.0f / __builtin_sqrtf(squares / static_cast<float>(count) + epsilon);
+}
+
 template <bool kAdd, class T, class W>
 void norm_row(const vllm_ir_norm& call, const T* x, const T* residual, T* out, T* residual_out) {
   const W* weight = static_cast<const W*>(call.weight);
@@ -41,8 +46,7 @@ void norm_row(const vllm_ir_norm& call, const T* x, const T* residual, T* out, T
     if constexpr (kKeep) decltype(v)::store(residual_out + i, one);
     return one * one;
   });
-  const float variance = squares / static_cast<float>(call.variance_size);
-  const float scale = 1.0f / __builtin_sqrtf(variance + call.epsilon);
+  const float scale = inverse_root(squares, call.variance_size, call.epsilon);
   const auto scaled = [&](auto v, auto one, int64_t i) {
     using V = decltype(v);
     return weighted<V>(one * V::set(scale), weight, i);

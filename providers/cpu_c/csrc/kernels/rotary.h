@@ -1,7 +1,8 @@
-// rotary_embedding over a range of heads.
+// rotary_embedding and fused_qk_norm_rope over a range of heads.
 #pragma once
 
 #include "abi.h"
+#include "kernels/norm.h"
 #include "kernels/rows.h"
 #include "table.h"
 
@@ -51,6 +52,22 @@ void turn_head(const vllm_ir_rotary& call, const T* x, T* out, const C* cos) {
   }
 }
 
+// A head over its root mean square, times the weight, rounded to its dtype.
+template <class T>
+void norm_head(const vllm_ir_rotary& call, const T* x, T* out) {
+  vllm_ir_norm norm = {};
+  norm.weight = call.weight;
+  norm.hidden_size = norm.variance_size = call.head_size;
+  norm.epsilon = call.epsilon;
+  if (call.weight == nullptr) {
+    norm_row<false, T, NoWeight>(norm, x, nullptr, out, nullptr);
+  } else if (call.weight_dtype == VLLM_IR_F32) {
+    norm_row<false, T, float>(norm, x, nullptr, out, nullptr);
+  } else {
+    norm_row<false, T, T>(norm, x, nullptr, out, nullptr);
+  }
+}
+
 template <class T, class C>
 void rotary_rows(const vllm_ir_rotary& call, Range range) {
   RowWalk<const T> x(call.x, range.begin);
@@ -60,7 +77,13 @@ void rotary_rows(const vllm_ir_rotary& call, Range range) {
   int64_t head = range.begin % heads;
   for (int64_t r = range.begin; r < range.end; ++r, out += call.head_size, x.next()) {
     const int64_t position = position_of(call, token);
-    turn_head<T, C>(call, x.row(), out, static_cast<const C*>(call.cache) + position * call.cache_stride);
+    const C* cos = static_cast<const C*>(call.cache) + position * call.cache_stride;
+    if (call.normalized) {
+      norm_head<T>(call, x.row(), out);
+      turn_head<T, C>(call, out, out, cos);
+    } else {
+      turn_head<T, C>(call, x.row(), out, cos);
+    }
     if (++head == heads) {
       head = 0;
       ++token;

@@ -1,4 +1,4 @@
-// rotary_embedding: from the arguments of a call to the kernel.
+// rotary_embedding and fused_qk_norm_rope: from the arguments of a call to the kernel.
 #pragma once
 
 #include <initializer_list>
@@ -11,7 +11,7 @@
 namespace {
 
 // Which arguments are tensors, as bits.
-constexpr unsigned kRotaryTensors = 0b100111;
+constexpr unsigned kRotaryTensors = 0b100111, kNormRopeTensors = 0b100011111;
 
 struct RotaryArguments {
   DLTensor positions, query, key, cache;
@@ -23,6 +23,14 @@ struct RotaryArguments {
 bool heads_fit(const DLTensor& x, int64_t head_size) {
   return activation(x) && x.shape[x.ndim - 1] % head_size == 0;
 }
+
+// How heads are normalised before they are turned; `weight` is NULL where there is none.
+struct HeadNorm {
+  bool wanted = false;
+  const void* weight = nullptr;
+  int32_t weight_dtype = 0;
+  float epsilon = 0.0f;
+};
 
 int read_rotary(PyObject* const* args, RotaryArguments* out) {
   if (!read(args[0], &out->positions) || !read(args[1], &out->query) || !read(args[2], &out->key) ||
@@ -51,8 +59,9 @@ PyObject* takes_rotary(PyObject*, PyObject* const* args, Py_ssize_t count) {
 }
 
 // Query or key of one call; null with an exception set.
-PyObject* turn(PyObject* object, const DLTensor& x, const RotaryArguments& rotary, bool neox, bool donated) {
-  vllm_ir_rotary call;
+PyObject* turn(PyObject* object, const DLTensor& x, const RotaryArguments& rotary, const HeadNorm& norm, bool neox,
+               bool donated) {
+  vllm_ir_rotary call{};
   call.dtype = rotary.dtype;
   call.head_size = rotary.head_size;
   if (!describe(x, rotary.head_size, &call.x)) return failed(VLLM_IR_BAD_SIZE);
@@ -70,6 +79,10 @@ PyObject* turn(PyObject* object, const DLTensor& x, const RotaryArguments& rotar
   call.max_position = rotary.cache.shape[0];
   call.cache_dtype = dtype_of(rotary.cache);
   call.neox = neox;
+  call.normalized = norm.wanted;
+  call.weight = norm.weight;
+  call.weight_dtype = norm.weight != nullptr ? norm.weight_dtype : call.dtype;
+  call.epsilon = norm.epsilon;
   int32_t status = VLLM_IR_OK;
   if (!run(vllm_ir_cpu_c_rotary, &call, 2 * each * count_of(x), &status) || status != VLLM_IR_OK) {
     Py_DECREF(out);
@@ -78,37 +91,82 @@ PyObject* turn(PyObject* object, const DLTensor& x, const RotaryArguments& rotar
   return out;
 }
 
-PyObject* rotary_embedding(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (!arity("rotary_embedding", count, 8)) return nullptr;
-  RotaryArguments rotary;
-  const int taken = read_rotary(args, &rotary);
-  if (taken <= 0) return taken < 0 ? nullptr : failed(VLLM_IR_BAD_SIZE);
-  if (!contiguous(rotary.positions)) {
-    // One integer a token is little to copy, and rare; the call is made again with the copy.
-    PyObject* copy = PyObject_CallMethod(args[0], "contiguous", nullptr);
-    if (copy == nullptr) return nullptr;
-    PyObject* again[8];
-    for (int i = 0; i < 8; ++i) again[i] = i == 0 ? copy : args[i];
-    PyObject* result = rotary_embedding(nullptr, again, 8);
-    Py_DECREF(copy);
-    return result;
-  }
+// Makes a call again with positions that lie next to each other: one integer a token is little to copy, and rare.
+template <PyObject* (*kFunction)(PyObject*, PyObject* const*, Py_ssize_t), int kCount>
+PyObject* with_dense_positions(PyObject* const* args) {
+  PyObject* copy = PyObject_CallMethod(args[0], "contiguous", nullptr);
+  if (copy == nullptr) return nullptr;
+  PyObject* again[kCount];
+  for (int i = 0; i < kCount; ++i) again[i] = i == 0 ? copy : args[i];
+  PyObject* result = kFunction(nullptr, again, kCount);
+  Py_DECREF(copy);
+  return result;
+}
+
+// Query and key of one call, positions dense; null with an exception set.
+PyObject* rotated(PyObject* const* given, const RotaryArguments& rotary, const HeadNorm& query_norm,
+                  const HeadNorm& key_norm, bool neox, bool may_write) {
   // Before anything is written in place: both must be whole heads of every token.
   for (const DLTensor* x : {&rotary.query, &rotary.key}) {
     const int64_t heads = count_of(*x) / rotary.head_size;
     if (rotary.tokens == 0 ? heads != 0 : heads % rotary.tokens != 0) return failed(VLLM_IR_BAD_SIZE);
   }
-  const bool neox = args[6] == Py_True;
-  const bool donated =
-      args[7] == Py_True && apart(rotary.query, rotary.key, bytes_of(rotary.dtype));
-  PyObject* query = turn(args[1], rotary.query, rotary, neox, donated);
+  const bool donated = may_write && apart(rotary.query, rotary.key, bytes_of(rotary.dtype));
+  PyObject* query = turn(given[1], rotary.query, rotary, query_norm, neox, donated);
   if (query == nullptr) return nullptr;
-  PyObject* key = turn(args[2], rotary.key, rotary, neox, donated);
+  PyObject* key = turn(given[2], rotary.key, rotary, key_norm, neox, donated);
   if (key == nullptr) {
     Py_DECREF(query);
     return nullptr;
   }
   return pair(query, key);
+}
+
+PyObject* rotary_embedding(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!arity("rotary_embedding", count, 8)) return nullptr;
+  RotaryArguments rotary;
+  const int taken = read_rotary(args, &rotary);
+  if (taken <= 0) return taken < 0 ? nullptr : failed(VLLM_IR_BAD_SIZE);
+  if (!contiguous(rotary.positions)) return with_dense_positions<rotary_embedding, 8>(args);
+  return rotated(args, rotary, HeadNorm(), HeadNorm(), args[6] == Py_True, args[7] == Py_True);
+}
+
+// The arguments of fused_qk_norm_rope: 1 taken, 0 not taken, -1 with an exception set.
+int read_norm_rope(PyObject* const* args, RotaryArguments* rotary, HeadNorm* norms) {
+  PyObject* const turned[] = {args[0], args[1], args[2], args[6], args[7], args[8]};
+  const int taken = read_rotary(turned, rotary);
+  for (int i = 0; taken == 1 && i < 2; ++i) {
+    norms[i].wanted = true;
+    if (args[3 + i] == Py_None) continue;
+    DLTensor weight;
+    if (!read(args[3 + i], &weight)) return -1;
+    if (!weight_fits(weight, rotary->dtype, rotary->head_size)) return 0;
+    norms[i].weight = data_of(weight);
+    norms[i].weight_dtype = dtype_of(weight);
+  }
+  return taken;
+}
+
+PyObject* takes_norm_rope(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!arity("takes_norm_rope", count, 9)) return nullptr;
+  if (ordinary(args, count, kNormRopeTensors) != 1) return not_taken();
+  RotaryArguments rotary;
+  HeadNorm norms[2];
+  const int taken = read_norm_rope(args, &rotary, norms);
+  return taken < 0 ? not_taken() : PyBool_FromLong(taken);
+}
+
+PyObject* fused_qk_norm_rope(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!arity("fused_qk_norm_rope", count, 11)) return nullptr;
+  RotaryArguments rotary;
+  HeadNorm norms[2];
+  const int taken = read_norm_rope(args, &rotary, norms);
+  if (taken <= 0) return taken < 0 ? nullptr : failed(VLLM_IR_BAD_SIZE);
+  if (!contiguous(rotary.positions)) return with_dense_positions<fused_qk_norm_rope, 11>(args);
+  const float epsilon = static_cast<float>(PyFloat_AsDouble(args[5]));
+  if (epsilon == -1.0f && PyErr_Occurred()) return nullptr;
+  norms[0].epsilon = norms[1].epsilon = epsilon;
+  return rotated(args, rotary, norms[0], norms[1], args[9] == Py_True, args[10] == Py_True);
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def vllm_ir_implementations(platform: Platform) -> Sequence[IrOpImpl]:
-    """Return the five kernels; which instruction set they use is chosen inside, when they are called."""
-    from vllm_ir_provider_cpu_c import kernels
+    """Return the kernels; which instruction set they use is chosen inside, when they are called."""
+    from vllm_ir_provider_cpu_c import kernels, quant_kernels
 
     del platform
     return [
@@ -27,4 +27,15 @@ def vllm_ir_implementations(platform: Platform) -> Sequence[IrOpImpl]:
         kernels.silu_and_mul,
         kernels.gelu_and_mul,
         kernels.rotary_embedding,
+        kernels.fused_qk_norm_rope,
+        quant_kernels.static_quant_fp8,
+        quant_kernels.dynamic_quant_fp8,
+        quant_kernels.dynamic_group_quant_fp8,
+        quant_kernels.rms_norm_static_quant_fp8,
+        quant_kernels.fused_add_rms_norm_static_quant_fp8,
+        quant_kernels.rms_norm_dynamic_quant_fp8,
+        quant_kernels.fused_add_rms_norm_dynamic_quant_fp8,
+        quant_kernels.silu_and_mul_static_quant_fp8,
+        quant_kernels.silu_and_mul_dynamic_quant_fp8,
+        quant_kernels.silu_and_mul_group_quant_fp8,
     ]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from vllm_ir import implements
 
-from vllm_ir_provider_cpu_c import predicates, torch_ops
+from vllm_ir_provider_cpu_c import norm_rope_torch_ops, predicates, torch_ops
 from vllm_ir_provider_cpu_c.library import native
 from vllm_ir_provider_cpu_c.torch_ops import DONATED, GELU, GELU_TANH, KEPT, SILU
 
@@ -170,3 +170,92 @@ def rotary_embedding(
     return torch_ops.donating_rotary_embedding(
         positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style
     )
+
+
+def functional_fused_qk_norm_rope(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    epsilon: float,
+    head_size: int,
+    rotary_dim: int,
+    cos_sin_cache: Tensor,
+    is_neox_style: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return query and key, each head normalised and turned, as new contiguous tensors; no input is written."""
+    arguments = (
+        positions,
+        query,
+        key,
+        query_weight,
+        key_weight,
+        epsilon,
+        head_size,
+        rotary_dim,
+        cos_sin_cache,
+        is_neox_style,
+    )
+    if not is_dynamo_compiling():
+        done = native.try_fused_qk_norm_rope(*arguments, KEPT)
+        if done is not None:
+            return done
+    traced: tuple[Tensor, Tensor] = norm_rope_torch_ops.fused_qk_norm_rope(*arguments)
+    return traced
+
+
+@implements(
+    "fused_qk_norm_rope",
+    provider=PROVIDER,
+    supports_args=predicates.fused_qk_norm_rope,
+    inplace=True,
+    functional=functional_fused_qk_norm_rope,
+    batch_invariant=True,
+)
+def fused_qk_norm_rope(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    epsilon: float,
+    head_size: int,
+    rotary_dim: int,
+    cos_sin_cache: Tensor,
+    is_neox_style: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return query and key, each head normalised and turned, in their own memory where it is contiguous.
+
+    Args:
+        positions: int32 or int64, one a token.
+        query: [..., heads * head_size] or [..., heads, head_size] of float32, bfloat16 or float16.
+        key: like query; the number of heads may be another.
+        query_weight: [head_size] of query's dtype or float32, or None.
+        key_weight: the same for key.
+        epsilon: added to the mean of squares of a head.
+        head_size: elements of a head.
+        rotary_dim: how many leading elements of a head are turned.
+        cos_sin_cache: [max_position, rotary_dim] of query's dtype or float32.
+        is_neox_style: pairs are element i and i + rotary_dim / 2; otherwise 2i and 2i + 1.
+
+    Raises:
+        IndexError: a position lies outside the cache; nothing has been written.
+    """
+    arguments = (
+        positions,
+        query,
+        key,
+        query_weight,
+        key_weight,
+        epsilon,
+        head_size,
+        rotary_dim,
+        cos_sin_cache,
+        is_neox_style,
+    )
+    if not is_dynamo_compiling():
+        done = native.try_fused_qk_norm_rope(*arguments, DONATED)
+        if done is not None:
+            return done
+    return norm_rope_torch_ops.donating_fused_qk_norm_rope(*arguments)

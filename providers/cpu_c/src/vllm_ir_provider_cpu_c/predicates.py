@@ -57,7 +57,7 @@ def fused_add_rms_norm(
     if x_residual.dtype != x.dtype or x_residual.dim() != x.dim() or x_residual.shape[-1] != x.shape[-1]:
         return NEEDS_RESIDUAL
     # Only a plain tensor was judged by its leading sizes above; those of a graph are not to be looked at.
-    return NEEDS_RESIDUAL if type(x) is Tensor and not _traced() else True
+    return NEEDS_RESIDUAL if type(x) is Tensor and not traced() else True
 
 
 def silu_and_mul(x: Tensor) -> bool | Unsupported:
@@ -90,12 +90,37 @@ def rotary_embedding(
     return _verdict(refusal_of_rotary(positions, query, key, head_size, rotary_dim, cos_sin_cache))
 
 
+def fused_qk_norm_rope(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    epsilon: float,
+    head_size: int,
+    rotary_dim: int,
+    cos_sin_cache: Tensor,
+    is_neox_style: bool,
+) -> bool | Unsupported:
+    """Tell whether the kernel takes a call of fused_qk_norm_rope."""
+    del is_neox_style
+    if not is_dynamo_compiling() and native.takes_norm_rope(
+        positions, query, key, query_weight, key_weight, epsilon, head_size, rotary_dim, cos_sin_cache
+    ):
+        return True
+    refusal = refusal_of_rotary(positions, query, key, head_size, rotary_dim, cos_sin_cache)
+    for weight in (query_weight, key_weight):
+        if refusal is None:  # a refusal is falsy
+            refusal = refusal_of_weight(weight, query.dtype, head_size)
+    return _verdict(refusal)
+
+
 def _verdict(refusal: Unsupported | None) -> bool | Unsupported:
     """Return a refusal, or True for none; a refusal itself is falsy."""
     return True if refusal is None else refusal
 
 
-def _traced() -> bool:
+def traced() -> bool:
     """Tell whether somebody traces, so that a plain tensor may stand for others."""
     return is_dynamo_compiling() or bool(torch._C._len_torch_dispatch_stack())  # noqa: SLF001 - as in vllm-ir
 
@@ -119,16 +144,24 @@ def refusal_of_norm(x: Tensor, weight: Tensor | None, variance_size: int | None)
     if refusal is not None:
         return refusal
     size = x.shape[-1]
-    if weight is not None:
-        if weight.dtype not in (x.dtype, torch.float32):
-            return NEEDS_WEIGHT_DTYPE
-        if not weight.is_cpu:
-            return NEEDS_CPU
-        if weight.dim() != 1 or weight.shape[0] != size or (weight.stride(0) != 1 and size > 1):
-            return NEEDS_WEIGHT
+    refusal = refusal_of_weight(weight, x.dtype, size)
+    if refusal is not None:
+        return refusal
     if variance_size is not None and not 0 < variance_size <= size:
         return NEEDS_VARIANCE
     return None
+
+
+def refusal_of_weight(weight: Tensor | None, dtype: torch.dtype, size: int) -> Unsupported | None:
+    """Return why a norm does not take a weight, or None."""
+    if weight is None:
+        return None
+    if weight.dtype not in (dtype, torch.float32):
+        return NEEDS_WEIGHT_DTYPE
+    if not weight.is_cpu:
+        return NEEDS_CPU
+    fits = weight.dim() == 1 and weight.shape[0] == size and (weight.stride(0) == 1 or size <= 1)
+    return None if fits else NEEDS_WEIGHT
 
 
 def refusal_of_gate(x: Tensor) -> Unsupported | None:

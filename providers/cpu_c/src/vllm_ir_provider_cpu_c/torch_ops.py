@@ -19,10 +19,10 @@ DONATED: Final = True
 KEPT: Final = False
 
 _NORM: Final = "Tensor? weight, float epsilon, SymInt? variance_size=None"
-_ROTARY: Final = "SymInt head_size, SymInt rotary_dim, Tensor cos_sin_cache, bool is_neox_style"
+ROTARY: Final = "SymInt head_size, SymInt rotary_dim, Tensor cos_sin_cache, bool is_neox_style"
 
 
-def _like(x: Tensor, last: int | None = None) -> Tensor:
+def like(x: Tensor, last: int | None = None) -> Tensor:
     """Return a new contiguous tensor of x's shape, with another last size if one is given."""
     return x.new_empty(x.shape if last is None else (*x.shape[:-1], last))
 
@@ -39,7 +39,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: in
 def _(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
     """Return what the result is like."""
     del weight, epsilon, variance_size
-    return _like(x)
+    return like(x)
 
 
 @torch.library.custom_op(
@@ -61,7 +61,7 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     """Return what the results are like."""
     del x_residual, weight, epsilon, variance_size
-    return _like(x), _like(x)
+    return like(x), like(x)
 
 
 @torch.library.custom_op(
@@ -75,7 +75,7 @@ def fused_add_rms_norm_(
 ) -> None:
     """Write the normalised sum to x and the sum to x_residual."""
     results = native.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, DONATED)
-    _settle((x, x_residual), results)
+    settle((x, x_residual), results)
 
 
 @torch.library.custom_op(
@@ -89,7 +89,7 @@ def silu_and_mul(x: Tensor) -> Tensor:
 @silu_and_mul.register_fake
 def _(x: Tensor) -> Tensor:
     """Return what the result is like."""
-    return _like(x, x.shape[-1] // 2)
+    return like(x, x.shape[-1] // 2)
 
 
 @torch.library.custom_op(
@@ -107,14 +107,14 @@ def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
 def _(x: Tensor, approximate: str = "none") -> Tensor:
     """Return what the result is like."""
     del approximate
-    return _like(x, x.shape[-1] // 2)
+    return like(x, x.shape[-1] // 2)
 
 
 @torch.library.custom_op(
     f"{NAMESPACE}::rotary_embedding",
     mutates_args=(),
     device_types="cpu",
-    schema=f"(Tensor positions, Tensor query, Tensor key, {_ROTARY}) -> (Tensor, Tensor)",
+    schema=f"(Tensor positions, Tensor query, Tensor key, {ROTARY}) -> (Tensor, Tensor)",
 )
 def rotary_embedding(
     positions: Tensor,
@@ -141,14 +141,14 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     """Return what the results are like."""
     del positions, head_size, rotary_dim, cos_sin_cache, is_neox_style
-    return _like(query), _like(key)
+    return like(query), like(key)
 
 
 @torch.library.custom_op(
     f"{NAMESPACE}::rotary_embedding_",
     mutates_args=("query", "key"),
     device_types="cpu",
-    schema=f"(Tensor positions, Tensor(a!) query, Tensor(b!) key, {_ROTARY}) -> ()",
+    schema=f"(Tensor positions, Tensor(a!) query, Tensor(b!) key, {ROTARY}) -> ()",
 )
 def rotary_embedding_(
     positions: Tensor,
@@ -163,10 +163,10 @@ def rotary_embedding_(
     results = native.rotary_embedding(
         positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, DONATED
     )
-    _settle((query, key), results)
+    settle((query, key), results)
 
 
-def _settle(donated: tuple[Tensor, Tensor], results: tuple[Tensor, Tensor]) -> None:
+def settle(donated: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> None:
     """Copy back what the kernel could not write in place: tensors that are not contiguous, or share memory."""
     for given, result in zip(donated, results, strict=True):
         if result is not given:

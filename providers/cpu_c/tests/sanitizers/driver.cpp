@@ -24,7 +24,10 @@ void start_threads(void (*work)(void*), void* data, int32_t threads) {
 const vllm_ir_team kAlone = {1, nullptr};
 const vllm_ir_team kTeam = {3, start_threads};
 
-int64_t bytes(int32_t dtype) { return dtype == VLLM_IR_F32 ? 4 : 2; }
+// 8-bit results have dtypes from here on, in the order of vllm_ir_quantized.
+constexpr int32_t kBytes = 100;
+
+int64_t bytes(int32_t dtype) { return dtype >= kBytes ? 1 : dtype == VLLM_IR_F32 ? 4 : 2; }
 
 uint64_t state = 7;
 
@@ -44,7 +47,9 @@ class Memory {
       std::memcpy(&value, &ordinary, sizeof value);
       if (i % 2 != 0) value = random_bits();
       const auto narrow = static_cast<uint16_t>(dtype == VLLM_IR_BF16 ? value >> 16 : i % 2 != 0 ? value : bits >> 18);
-      if (dtype == VLLM_IR_F32) {
+      if (dtype >= kBytes) {
+        data_[static_cast<size_t>(i)] = static_cast<char>(bits);
+      } else if (dtype == VLLM_IR_F32) {
         std::memcpy(data_.get() + 4 * i, &value, 4);
       } else {
         std::memcpy(data_.get() + 2 * i, &narrow, 2);
@@ -67,6 +72,12 @@ long calls = 0;
 
 bool is_nan(uint32_t bits, int32_t dtype) {
   switch (dtype) {
+    case kBytes + VLLM_IR_E4M3FN:
+      return (bits & 0x7fu) == 0x7fu;
+    case kBytes + VLLM_IR_E4M3FNUZ:
+      return bits == 0x80u;
+    case kBytes + VLLM_IR_E5M2:
+      return (bits & 0x7fu) > 0x7cu;
     case VLLM_IR_F32:
       return (bits & 0x7fffffffu) > 0x7f800000u;
     case VLLM_IR_BF16:
@@ -75,6 +86,12 @@ bool is_nan(uint32_t bits, int32_t dtype) {
       return (bits & 0x7fffu) > 0x7c00u;
   }
 }
+
+// An output and the dtype that it is compared in.
+struct Output {
+  const Memory* memory;
+  int32_t dtype;
+};
 
 void compare(const Memory& got, const Memory& wanted, int32_t dtype, const std::string& what) {
   const auto each = static_cast<size_t>(bytes(dtype));
@@ -131,17 +148,17 @@ void expect(int32_t status, const std::string& what) {
 
 // Runs one call as the scalar path on one thread does, then as all others do, and compares.
 template <class Run>
-void everywhere(const std::string& what, int32_t dtype, const std::vector<const Memory*>& outputs, Run run) {
+void everywhere(const std::string& what, const std::vector<Output>& outputs, Run run) {
   vllm_ir_cpu_c_use_isa("scalar");
   expect(run(&kAlone), what);
   std::vector<Memory> wanted;
-  for (const Memory* output : outputs) wanted.emplace_back(*output);
+  for (const Output& output : outputs) wanted.emplace_back(*output.memory);
   for (const char* const* isa = vllm_ir_cpu_c_isas(); *isa != nullptr; ++isa) {
     vllm_ir_cpu_c_use_isa(*isa);
     for (const vllm_ir_team* team : {&kAlone, &kTeam}) {
       const std::string where = what + " " + *isa + (team == &kAlone ? " alone" : " in a team");
       expect(run(team), where);
-      for (size_t i = 0; i < outputs.size(); ++i) compare(*outputs[i], wanted[i], dtype, where);
+      for (size_t i = 0; i < outputs.size(); ++i) compare(*outputs[i].memory, wanted[i], outputs[i].dtype, where);
     }
   }
 }
@@ -163,17 +180,17 @@ void norms(const Layout& layout, int64_t size, int32_t dtype, int weight_kind) {
   call.epsilon = 1e-6f;
   for (const int64_t variance : {size, (size + 1) / 2}) {
     call.variance_size = variance;
-    everywhere(what, dtype, {&out}, [&](const vllm_ir_team* team) { return vllm_ir_cpu_c_norm(&call, team); });
+    everywhere(what, {{&out, dtype}}, [&](const vllm_ir_team* team) { return vllm_ir_cpu_c_norm(&call, team); });
   }
   call.residual = rows_of(layout, residual, size);
   call.residual_out = total.get();
-  everywhere(what + " add", dtype, {&out, &total},
+  everywhere(what + " add", {{&out, dtype}, {&total, dtype}},
              [&](const vllm_ir_team* team) { return vllm_ir_cpu_c_norm(&call, team); });
   if (layout.gap != 0 || count(layout) == 0) return;
   const Memory kept_x(x), kept_residual(residual);
   call.out = x.get();
   call.residual_out = residual.get();
-  everywhere(what + " in place", dtype, {&x, &residual}, [&](const vllm_ir_team* team) {
+  everywhere(what + " in place", {{&x, dtype}, {&residual, dtype}}, [&](const vllm_ir_team* team) {
     std::memcpy(x.get(), kept_x.get(), x.size());
     std::memcpy(residual.get(), kept_residual.get(), residual.size());
     return vllm_ir_cpu_c_norm(&call, team);
@@ -193,7 +210,7 @@ void gates(const Layout& layout, int64_t size, int32_t dtype) {
       call.block = block;
       const std::string what = "gate " + std::string(layout.name) + " " + std::to_string(size) + " dtype " +
                                std::to_string(dtype) + " activation " + std::to_string(activation);
-      everywhere(what, dtype, {&out}, [&](const vllm_ir_team* team) { return vllm_ir_cpu_c_gate(&call, team); });
+      everywhere(what, {{&out, dtype}}, [&](const vllm_ir_team* team) { return vllm_ir_cpu_c_gate(&call, team); });
     }
   }
 }
@@ -228,7 +245,7 @@ void turns(const Layout& layout, int64_t head_size, int64_t rotary_dim, int32_t 
         call.neox = neox;
         const std::string what = "rotary " + std::string(layout.name) + " " + std::to_string(head_size) + "/" +
                                  std::to_string(rotary_dim) + " dtype " + std::to_string(dtype);
-        everywhere(what, dtype, {&out}, [&](const vllm_ir_team* team) { return vllm_ir_cpu_c_rotary(&call, team); });
+        everywhere(what, {{&out, dtype}}, [&](const vllm_ir_team* team) { return vllm_ir_cpu_c_rotary(&call, team); });
         if (tokens == 0) continue;
         long_positions[0] = kPositions;
         short_positions[0] = -1;
@@ -243,6 +260,64 @@ void turns(const Layout& layout, int64_t head_size, int64_t rotary_dim, int32_t 
   }
 }
 
+// One source and one way to scale, with a residual in memory of its own and, where there is no gap, in place.
+void quants(const Layout& layout, int64_t size, int32_t dtype, int32_t source, int32_t scaling, int32_t quantized) {
+  const bool add = source == VLLM_IR_ADD_NORM;
+  const int64_t row = source == VLLM_IR_GATED ? 2 * size : size;
+  const int64_t group = size % 3 == 0 ? size / 3 : size;
+  const int64_t groups = scaling == VLLM_IR_GROUP ? size / group : 1;
+  const Memory x(extent(layout, row), dtype), residual(add ? extent(layout, row) : 0, dtype), weight(size, dtype);
+  const Memory out(count(layout) * size, kBytes + quantized), total(add ? count(layout) * size : 0, dtype);
+  const Memory scales(scaling == VLLM_IR_TENSOR ? 1 : count(layout) * groups, VLLM_IR_F32);
+  const std::vector<float> given(static_cast<size_t>(scaling == VLLM_IR_CHANNEL ? size : 1), 0.37f);
+  const float bound = 1.5f;
+  vllm_ir_quant call = {};
+  call.x = rows_of(layout, x, row);
+  call.weight = source == VLLM_IR_NORM || add ? weight.get() : nullptr;
+  call.weight_dtype = dtype;
+  call.out = static_cast<uint8_t*>(out.get());
+  call.size = size;
+  call.group_size = group;
+  call.epsilon = 1e-6f;
+  call.dtype = dtype;
+  call.source = source;
+  call.scaling = scaling;
+  call.quantized = quantized;
+  std::vector<Output> outputs = {{&out, kBytes + quantized}};
+  if (scaling == VLLM_IR_GIVEN || scaling == VLLM_IR_CHANNEL) {
+    call.scale = given.data();
+  } else {
+    call.scales = static_cast<float*>(scales.get());
+    outputs.push_back({&scales, VLLM_IR_F32});
+  }
+  if (add) {
+    call.residual = rows_of(layout, residual, row);
+    call.residual_out = total.get();
+    outputs.push_back({&total, dtype});
+  }
+  for (const int variant : {0, 1}) {  // rows of scales, then columns; without what cuts or rounds a scale, then with it
+    call.bound = variant == 0 ? nullptr : &bound;
+    call.power_of_two = variant;
+    call.token_stride = variant == 0 ? groups : 1;
+    call.group_stride = variant == 0 ? 1 : count(layout);
+    const std::string what = "quant " + std::string(layout.name) + " " + std::to_string(size) + " dtype " +
+                             std::to_string(dtype) + " source " + std::to_string(source) + " scaling " +
+                             std::to_string(scaling) + " to " + std::to_string(quantized);
+    everywhere(what, outputs, [&](const vllm_ir_team* team) { return vllm_ir_cpu_c_quant(&call, team); });
+    if (!add || layout.gap != 0 || count(layout) == 0) continue;
+    const Memory kept(residual);
+    vllm_ir_quant in_place = call;
+    in_place.residual_out = residual.get();
+    outputs.back().memory = &residual;
+    everywhere(what + " in place", outputs, [&](const vllm_ir_team* team) {
+      std::memcpy(residual.get(), kept.get(), residual.size());
+      return vllm_ir_cpu_c_quant(&in_place, team);
+    });
+    std::memcpy(residual.get(), kept.get(), residual.size());
+    outputs.back().memory = &total;
+  }
+}
+
 void refusals() {
   vllm_ir_norm norm = {};
   norm.dtype = 9;
@@ -251,7 +326,18 @@ void refusals() {
   vllm_ir_rotary rotary = {};
   rotary.rotary_dim = 3;
   rotary.head_size = 8;
-  if (vllm_ir_cpu_c_norm(&norm, nullptr) != VLLM_IR_BAD_DTYPE || vllm_ir_cpu_c_gate(&gate, nullptr) != VLLM_IR_BAD_SIZE ||
+  vllm_ir_quant unknown = {};
+  unknown.quantized = 3;
+  vllm_ir_quant split = {};
+  split.scaling = VLLM_IR_GROUP;
+  split.size = 8;
+  split.group_size = 3;
+  vllm_ir_quant nothing = {};
+  nothing.scaling = VLLM_IR_TOKEN;
+  if (vllm_ir_cpu_c_quant(&unknown, nullptr) != VLLM_IR_BAD_DTYPE ||
+      vllm_ir_cpu_c_quant(&split, nullptr) != VLLM_IR_BAD_SIZE ||
+      vllm_ir_cpu_c_quant(&nothing, nullptr) != VLLM_IR_BAD_SIZE ||
+      vllm_ir_cpu_c_norm(&norm, nullptr) != VLLM_IR_BAD_DTYPE || vllm_ir_cpu_c_gate(&gate, nullptr) != VLLM_IR_BAD_SIZE ||
       vllm_ir_cpu_c_rotary(&rotary, nullptr) != VLLM_IR_BAD_SIZE || vllm_ir_cpu_c_use_isa("none") != 0) {
     std::fprintf(stderr, "a call that makes no sense was taken\n");
     ++failures;
@@ -267,6 +353,12 @@ int main() {
         if (count(layout) > 20 && size > 1028) continue;
         for (int kind = 0; kind < 3; ++kind) norms(layout, size, dtype, kind);
         gates(layout, size, dtype);
+        if (size > 33 && size != 576 && size != 16384) continue;
+        for (int32_t source = VLLM_IR_PLAIN; source <= VLLM_IR_GATED; ++source) {
+          for (int32_t scaling = VLLM_IR_GIVEN; scaling <= VLLM_IR_GROUP; ++scaling) {
+            quants(layout, size, dtype, source, scaling, static_cast<int32_t>(size + scaling) % 3);
+          }
+        }
       }
       for (const auto& [head_size, rotary_dim] :
            {std::pair<int64_t, int64_t>{2, 2}, {16, 6}, {64, 64}, {80, 20}, {128, 128}}) {
