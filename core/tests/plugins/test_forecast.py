@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vllm_ir.environment import Environment
-from vllm_ir.errors import ProviderLacksOp, UnknownOp, UnknownProvider, UnusableProvider
+from vllm_ir.errors import NoParts, ProviderLacksOp, UnknownOp, UnknownProvider, UnusableProvider
 from vllm_ir.platforms import Device, Platform
 from vllm_ir.plugins.forecast import UNASKED, declared_ops, forecast
 from vllm_ir.plugins.manifest_file import read_manifest
@@ -190,3 +190,51 @@ def test_the_order_is_the_same_whatever_a_call_brings() -> None:
     """A lock keeps it, and a program may well call with tensors of the CPU."""
     assert on_device("cuda", tensors=None).explanation.selected == "host"
     assert on_device("cuda", tensors="cpu").explanation.selected == "host"
+
+
+IN_PARTS = (
+    CORE
+    + """
+[providers.unfused]
+platforms = {cpu = {}, cuda = {}}
+ops = {silu_and_mul = {}}
+"""
+)
+
+
+def in_parts(op: str, *, batch_invariant: bool = False) -> Forecast:
+    """Return the forecast for an op that a user wants to run unfused, where the core has one op with parts."""
+    platform = Platform(name="cuda", device_type="cuda", devices=[Device("H200", (9, 0))])
+    found = Survey(platform, (record("vllm-ir", IN_PARTS), record("dist-fast", FAST)))
+    return told(op, found, Environment(op_priority=f"{op}=unfused", batch_invariant=batch_invariant))
+
+
+def test_an_op_with_parts_runs_unfused() -> None:
+    """It takes every call, like native, which stands by behind it."""
+    forecasted = in_parts("silu_and_mul")
+    assert order(forecasted) == [("unfused", "VLLM_IR_OP_PRIORITY", True), ("native", "built-in", True)]
+    assert [each.reason for each in forecasted.explanation.verdicts] == [
+        None,
+        "not reached: unfused takes the call",
+    ]
+    assert (forecasted.doubts, forecasted.problem) == ((), None)
+
+
+def test_an_op_without_parts_does_not() -> None:
+    """The sentence is the one that a run stops with."""
+    problem = in_parts("rms_norm").problem
+    assert isinstance(problem, NoParts)
+    assert str(problem) == (
+        "VLLM_IR_OP_PRIORITY: op 'rms_norm' cannot run 'unfused': it has no parts (ops with parts: 'silu_and_mul')."
+        " Take 'unfused' out of the list of 'rms_norm'."
+    )
+
+
+def test_what_only_loading_tells_of_parts() -> None:
+    """Whether another distribution's op has any, and whether all of them are batch-invariant, is in no file."""
+    forecasted = in_parts("quick_op")
+    assert (forecasted.explanation.selected, forecasted.problem) == ("unfused", None)
+    assert forecasted.doubts == ("unfused: only loading tells whether quick_op has parts.",)
+    assert in_parts("silu_and_mul", batch_invariant=True).doubts == (
+        "unfused: only loading tells whether each part has somebody who is batch-invariant.",
+    )

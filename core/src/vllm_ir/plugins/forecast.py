@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from vllm_ir.errors import NoParts, ProviderLacksOp, UnknownOp, UnknownProvider, UnusableProvider
 from vllm_ir.landscape import Landscape
 from vllm_ir.names import NATIVE, RESERVED, UNFUSED
+from vllm_ir.orders import NO_PARTS
 from vllm_ir.plugins.defaults import Standing, of_distributions
 from vllm_ir.plugins.fitting import foreign
 from vllm_ir.priority import Layer, merge
@@ -97,7 +98,8 @@ def forecast(
     # What was typed comes first: a run reads it before it loads anything.
     problems.sort(key=lambda problem: getattr(problem, "layer", None) != Layer.COMMAND_LINE.label)
     explanation = Explanation(op, compiling, judge.verdicts(entries))
-    return Forecast(explanation, tuple(_doubts(op, found)), problems[0] if problems else None)
+    doubts = (*_doubts(op, found), *judge.doubts(entries))
+    return Forecast(explanation, doubts, problems[0] if problems else None)
 
 
 def _doubts(op: str, found: Survey) -> Iterator[str]:
@@ -141,6 +143,8 @@ class _Judge:
 
     def refuse(self, provider: str) -> str | None:
         """Return why a provider cannot run the op, or None where it may."""
+        if provider == UNFUSED:
+            return NO_PARTS if self.partless else None
         reason = self.standing.refuse(provider, self.op)
         if reason is not None:
             return reason
@@ -148,10 +152,17 @@ class _Judge:
         said = record.manifest.ops.get(self.op) if record and record.manifest else None
         return self.policy.refuse_variant(batch_invariant=bool(said and said.batch_invariant))
 
+    @property
+    def partless(self) -> bool:
+        """Whether the op is one of the core's and has no parts; of others' ops only loading tells."""
+        own = self.standing.providers.get(NATIVE), self.standing.providers.get(UNFUSED)
+        native, unfused = (() if record is None else record.ops for record in own)
+        return self.op in native and self.op not in unfused
+
     def hand_on(self, provider: str) -> str | None:
         """Return why a provider that may run the op is not given the call, or None where it may be."""
         record = self.standing.providers.get(provider)
-        if self.tensors is None or provider == NATIVE or record is None or record.manifest is None:
+        if self.tensors is None or provider in RESERVED or record is None or record.manifest is None:
             return None
         return foreign(record.manifest.platforms_of(self.op), self.found.platform, self.tensors)
 
@@ -189,16 +200,26 @@ class _Judge:
                     verdicts.append(Verdict(record.name, "", accepted=False, reason=reason))
         return tuple(verdicts)
 
+    def doubts(self, entries: Sequence[Entry]) -> Iterator[str]:
+        """Yield what files cannot tell of an op that somebody wants to run unfused."""
+        if self.partless or all(entry.provider != UNFUSED for entry in entries):
+            return
+        record = self.standing.providers.get(UNFUSED)
+        if record is None or self.op not in record.ops:
+            yield f"{UNFUSED}: only loading tells whether {self.op} has parts."
+        if self.policy.batch_invariant:
+            yield f"{UNFUSED}: only loading tells whether each part has somebody who is batch-invariant."
+
     def problem(self, entry: Entry) -> ConfigurationError | None:
         """Return the error that a run would stop with, for a place that a user asked for and that cannot run."""
         reason = self.refuse(entry.provider)
         if reason is None or not entry.required:
             return None
         provider, layer, record = entry.provider, entry.source, self.standing.providers.get(entry.provider)
+        if provider == UNFUSED:
+            return NoParts(op=self.op, has=() if record is None else record.ops, layer=layer)
         if record is None:
             return UnknownProvider(op=self.op, provider=provider, known=tuple(self.standing.providers), layer=layer)
-        if provider == UNFUSED and record.failure is None:
-            return NoParts(op=self.op, has=record.ops, layer=layer)
         if record.failure is None and record.manifest and self.op not in record.manifest.ops:
             return ProviderLacksOp(op=self.op, provider=provider, has=record.ops, layer=layer)
         return UnusableProvider(op=self.op, provider=provider, reason=reason, layer=layer)
