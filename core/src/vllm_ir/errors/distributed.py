@@ -24,7 +24,7 @@ class BadProcessGroup(ConfigurationError):
         self.wanted, self.got = wanted, got
         super().__init__(
             f"{wanted} works over one process group and got {got}. Give it a process group of torch.distributed that"
-            " this process is in, its name, a device mesh of one dimension, or None for all ranks.",
+            " this process is in, its name, a device mesh of one dimension, or nothing for all ranks.",
             wanted=wanted,
             got=got,
         )

@@ -324,6 +324,24 @@ def written(rank: int, size: int) -> Any:
     return {"far": far(got, wanted), "traffic": kept.traffic[-1], "size": size}
 
 
+def added(rank: int, size: int) -> Any:
+    """Add the residual as programs do that know no op for it."""
+    assert rank < size
+    bias = torch.linspace(-1, 1, HIDDEN).bfloat16()
+
+    def function(x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Add twice to a residual and normalise it."""
+        residual = residual + summed(x * (rank + 1))
+        residual = residual + 0.5 * (summed(normalized(residual)) + bias)
+        return normalized(residual), residual
+
+    x, residual = tokens().bfloat16(), tokens(TOKENS + 1)[1:].bfloat16()
+    wanted, kept = function(x, residual), Kept()
+    got = compile_model(function, lower_to=kept, passes=[SequenceParallelism()])(x, residual)
+    alike = [torch.equal(mine, theirs) for mine, theirs in zip(got, wanted, strict=True)]
+    return {"equal": alike, "traffic": kept.traffic[-1]}
+
+
 def sharded(rank: int, size: int) -> Any:
     """Sum by asking for a distributed tensor whole."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -427,7 +445,7 @@ def inductor(rank: int, size: int) -> Any:
 
 
 SCENARIOS: dict[int, tuple[Callable[[int, int], Any], ...]] = {
-    2: (decoder, batches, donated, written, sharded, quantized, overlapped, inductor),
+    2: (decoder, batches, donated, written, added, sharded, quantized, overlapped, inductor),
     4: (decoder, whole_numbers, guarded),
 }
 """What is run, by the number of ranks."""

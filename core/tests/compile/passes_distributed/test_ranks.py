@@ -98,6 +98,17 @@ def test_however_a_program_adds_up(two: list[Any], scenario: str) -> None:
         assert sorted(rank[scenario]["traffic"]) == ["all_gather_into_tensor", "reduce_scatter_tensor"]
 
 
+def test_a_residual_that_a_program_adds_by_itself(two: list[Any]) -> None:
+    """The same bits, and beside two normalised values only the last sum is gathered, which is returned."""
+    for rank in two:
+        found = rank["added"]
+        assert found["equal"] == [True, True]
+        assert {kind: each["calls"] for kind, each in found["traffic"].items()} == {
+            "reduce_scatter_tensor": 2,
+            "all_gather_into_tensor": 3,
+        }
+
+
 def test_an_open_number_of_tokens_stays_without_a_guard(four: list[Any]) -> None:
     """One graph serves all of them, and the report says what would change that."""
     for rank in four:

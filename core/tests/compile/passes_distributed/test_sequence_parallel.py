@@ -214,3 +214,52 @@ def test_each_rank_has_a_key_of_its_own() -> None:
     keys.add(made.key())
     assert len(keys) == 5
     assert SequenceParallelism().key() == SequenceParallelism().key()
+
+
+def by_hand(x: Tensor, residual: Tensor, scale: Tensor) -> Any:
+    """Add to a residual twice, as programs do that know no op for it, and quantise what is normalised."""
+    residual = summed(x) + residual
+    residual = summed(norm(residual)) * 0.5 + residual
+    return ops.static_quant_fp8(norm(residual), scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fusions", [None, "all"])
+def test_a_residual_that_a_program_adds_stays_a_part_too(transform: Any, dtype: torch.dtype, fusions: Any) -> None:
+    """Fused to an op of a norm or not: nothing is gathered but normalised rows, the last of them as 8-bit floats."""
+    x, scale = X.to(dtype), torch.ones(1)
+    module, record = transform(by_hand, SequenceParallelism(), x, x, scale, dynamic=False, fusions=fusions)
+    assert (record.changes, record.near_misses) == (2, ())
+    found = traffic(module.graph)
+    assert found["reduce_scatter_tensor"].calls == 2
+    assert (found["all_gather_into_tensor"].calls, found["all_gather_into_tensor"].payload) == (2, x.nbytes + X.numel())
+
+
+NEAR: dict[str, tuple[Callable[[Tensor], Any], str]] = {
+    "unknown": (
+        lambda x: norm(summed(x).relu()),
+        "rms_norm reads aten.relu.default of it, which is not known to work row by row",
+    ),
+    "broadcast": (
+        lambda x: norm(summed(x) + x[:1]),
+        "add: its argument 'other' has rows of its own",
+    ),
+}
+"""What stands between a sum and a norm, with the reason."""
+
+
+@pytest.mark.parametrize("case", list(NEAR))
+def test_what_stands_between_a_sum_and_a_norm_is_told(transform: Any, case: str) -> None:
+    """An operation that may take rows together, and one that adds the same row to all."""
+    function, reason = NEAR[case]
+    _, record = transform(function, SequenceParallelism(), X, dynamic=False)
+    assert record.changes == 0
+    assert [miss.reason for miss in record.near_misses] == [reason]
+
+
+def test_a_bias_behind_the_sum_is_added_to_parts(transform: Any) -> None:
+    """It is the same for every row."""
+    module, record = transform(lambda x: norm(summed(x) + x[0]), SequenceParallelism(), X, dynamic=False)
+    assert record.changes == 1
+    (add,) = module.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor)
+    assert tuple(add.meta["val"].shape) == (2, HIDDEN)

@@ -95,7 +95,8 @@ class SequenceParallelism(GraphPass):
         """Return why an all-reduce stays as it is, empty where it does not, or None where no norm is behind it."""
         end = reduction.end
         users = readers(end)
-        calls = [call for user in users if (call := ops.call(user)) is not None and call.reads(end)]
+        found = [call for user in users if (call := ops.call(user)) is not None and call.reads(end)]
+        calls = [call for call in found if not call.plain or ops.leads_to_op(call)]
         if not calls:
             return _hidden(users, ops)
         if not is_inference:
@@ -144,14 +145,12 @@ def _hidden(users: list[fx.Node], ops: RowOps) -> str | None:
     """Return which operation stands between a sum and a norm, or None where no norm is near."""
     for user in users:
         for behind in user.users:
-            if len(user.all_input_nodes) == 1 and ops.call(behind) is not None and _shows(user):
-                return f"{behind.name} reads {user.target} of it, whose rows are not those of the sum"
+            call = ops.call(behind)
+            if call is not None and not call.plain and ops.call(user) is None:
+                shown = bool(getattr(user.target, "is_view", False))
+                why = "whose rows are not those of the sum" if shown else "which is not known to work row by row"
+                return f"{behind.name} reads {user.target} of it, {why}"
     return None
-
-
-def _shows(node: fx.Node) -> bool:
-    """Tell whether a node is a view of its argument."""
-    return bool(getattr(node.target, "is_view", False))
 
 
 def _wrong_layout(reduction: Reduction) -> str:

@@ -73,25 +73,37 @@ class Rewrite:
     def _shared(self, taken: Sequence[Reduction]) -> list[RowCall]:
         """Return the calls that run on a part of the rows, in the graph's order: those behind a sum, and what follows.
 
-        One that follows another is among them if nobody else reads all rows of what it is given and its own results
-        are smaller, since then less is gathered.
+        Behind an operation on each element, such as the addition of a residual, everything follows that can. Behind an
+        op one follows if nobody else reads all rows of what it is given and its own results are smaller, since then
+        less is gathered.
         """
         found: dict[fx.Node, RowCall] = {}
         for reduction in taken:
-            for node in readers(reduction.end):
-                call = self._ops.call(node)
-                if call is not None:
-                    found[node] = call
+            found.update(self._calls(reduction.end))
         for node in self._graph.nodes:
             if node in found:
                 for result in found[node].results:
-                    found.update({call.node: call for call in self._followers(result, found)})
+                    follow = self._behind if found[node].plain else self._followers
+                    found.update({call.node: call for call in follow(result, found)})
         return [found[node] for node in self._graph.nodes if node in found]
+
+    def _calls(self, node: fx.Node) -> dict[fx.Node, RowCall]:
+        """Return the calls that read the rows of a tensor and work row by row."""
+        found = ((user, self._ops.call(user)) for user in readers(node))
+        return {user: call for user, call in found if call is not None and call.reads(node)}
+
+    def _behind(self, result: fx.Node, shared: dict[fx.Node, RowCall]) -> list[RowCall]:
+        """Return the calls that read a result of an operation on each element and can run on a part, too."""
+        calls = [call for node, call in self._calls(result).items() if node not in shared]
+        for call in calls:
+            if not call.plain and (reason := obstacle(call)):
+                self._misses.add(call.name, call.node, f"it stays behind the gathering: {reason}")
+        return [call for call in calls if not obstacle(call) and self._ops.leads_to_op(call)]
 
     def _followers(self, result: fx.Node, shared: dict[fx.Node, RowCall]) -> list[RowCall]:
         """Return the calls that go in front of the gathering of a result."""
         others = [node for node in readers(result) if node not in shared]
-        calls = [call for node in others if (call := self._ops.call(node)) is not None and call.reads(result)]
+        calls = [call for node, call in self._calls(result).items() if node not in shared]
         smaller = sum(_row_bytes(value_of(node)) for call in calls for node in call.results if node.users)
         if not calls or smaller >= _row_bytes(value_of(result)):
             return []
@@ -99,7 +111,7 @@ class Rewrite:
         for call in calls:
             reason = f"all rows of {result.name} are read by {', '.join(whole)}, too" if whole else obstacle(call)
             if reason:
-                self._misses.add(call.op.name, call.node, f"it stays behind the gathering: {reason}")
+                self._misses.add(call.name, call.node, f"it stays behind the gathering: {reason}")
                 return []
         return calls
 
@@ -123,7 +135,7 @@ class Rewrite:
             if index < len(node.args):
                 node.update_arg(index, part)
             else:
-                node.update_kwarg(call.op.declaration.signature.names[index], part)
+                node.update_kwarg(call.names[index], part)
         for each in (node, *results):
             each.meta["val"] = fake_result(each)
         source = next(self._sources[part] for part in parts if part in self._sources)
