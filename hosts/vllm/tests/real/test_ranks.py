@@ -56,9 +56,10 @@ def agreeing(vllm: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_ranks_that_agree_answer(agreeing: Any) -> None:
-    """Each replaced its layers, and none was stopped."""
+    """Each replaced its layers, and none was stopped; a sum over ranks rounds otherwise, but no answer here is near."""
     found, said, _ = agreeing
-    assert "Paris" in found["answers"][0]["text"]
+    assert found["answers"][6]["text"] == "The boiling point of"
+    assert found["answers"][7]["text"] == "The largest planet in"
     assert said.count("vllm-ir, layers on ops: SiluAndMul") == RANKS
 
 
