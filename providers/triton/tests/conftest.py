@@ -70,9 +70,22 @@ def run_native(op: str, *args: Any) -> Any:
     return getattr(ops, op).impls["native"].impl_fn(*args)
 
 
+def peak(launch: Launch) -> None:
+    """Find the largest magnitude of a tensor."""
+    x, largest = launch.tensors
+    rows = run_native("silu_and_mul", x) if launch.variant.constants[0] else x
+    largest.copy_(rows.float().abs().max().view(torch.int32))
+
+
 def scaled(launch: Launch) -> None:
-    """Quantise rows by a given scale."""
-    x, out, scale = launch.tensors
+    """Quantise rows by a given scale, or by that of their largest magnitude."""
+    x, out, scale, scale_out, bound = launch.tensors
+    if launch.variant.constants[4]:
+        op = "silu_and_mul_dynamic_quant_fp8" if launch.variant.constants[2] else "dynamic_quant_fp8"
+        bounding = bound if launch.variant.constants[5] else None
+        for room, result in zip((out, scale_out), run_native(op, x, not BY_TOKEN, bounding, out.dtype), strict=True):
+            room.copy_(result)
+        return
     op = "silu_and_mul_static_quant_fp8" if launch.variant.constants[2] else "static_quant_fp8"
     out.copy_(run_native(op, x, scale, out.dtype))
 
@@ -123,6 +136,7 @@ def qk_norm_rope(launch: Launch) -> None:
 
 
 QUANTISING: dict[str, Callable[[Launch], None]] = {
+    "peak": peak,
     "scaled": scaled,
     "grouped": grouped,
     "norm_quant": norm_quant,

@@ -18,8 +18,8 @@ FILES = {
     "interpreted_kernels.py": 47,
     "interpreted_faults.py": 12,
     "interpreted_formats.py": 16,
-    "interpreted_quantization.py": 71,
-    "interpreted_quant_faults.py": 22,
+    "interpreted_quantization.py": 73,
+    "interpreted_quant_faults.py": 23,
 }
 
 

@@ -38,4 +38,4 @@ def test_every_argument_arrives(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     wrong = json.loads(done.stdout.splitlines()[-1])["wrong"]
     assert {op: what for op, what in wrong.items() if what} == {}
-    assert len(wrong) == 9
+    assert len(wrong) == 11

@@ -53,6 +53,14 @@ def scaled(
     return quantization.scaled(x, out, scale, arch, gated=gated).variant
 
 
+def by_tensor(arch: str, *, gated: bool, size: int = 4096) -> tuple[Variant, Variant]:
+    """Return the variants of the two launches with one scale for a tensor, in bfloat16."""
+    x, out = nowhere(ROWS, size * (1 + gated), dtype=HALF), nowhere(ROWS, size, dtype=usual(arch))
+    largest = nowhere(1, dtype=torch.int32)
+    second = quantization.scaled(x, out, largest, arch, gated=gated, scale_out=one(), bound=one())
+    return quantization.peak(x, largest, arch, gated=gated).variant, second.variant
+
+
 def grouped(
     size: int, arch: str, group_size: int | None = None, *, gated: bool = False, power: bool = False
 ) -> Variant:
@@ -85,6 +93,8 @@ def variants(arch: str) -> dict[str, Variant]:
         "scaled bfloat16 by integers": scaled(HALF, arch, E4M3FNUZ),
         "scaled bfloat16 channels": scaled(HALF, arch, channels=True),
         "scaled bfloat16 silu": scaled(HALF, arch, gated=True),
+        "peak bfloat16": by_tensor(arch, gated=False)[0],
+        "scaled bfloat16 by tensor": by_tensor(arch, gated=False)[1],
         "grouped bfloat16 8192": grouped(8192, arch),
         "grouped bfloat16 silu 14336": grouped(14336, arch, gated=True),
         "grouped bfloat16 silu 28672 loop": grouped(28672, arch, gated=True),
@@ -117,7 +127,7 @@ def test_every_quantising_kernel_compiles_in_its_registers(cache: Path, monkeypa
     found = measured(variants, cache)
     budgets = tomllib.loads(BUDGETS.read_text(encoding="utf-8"))
     assert found == budgets, written(found)
-    assert len(found) == 17
+    assert len(found) == 19
     assert {counts[1] for row in found.values() for counts in row.values()} == {0}
 
 
@@ -154,6 +164,7 @@ def test_products_are_rounded_and_divisions_exact(cache: Path, monkeypatch: pyte
     for variant in (
         scaled(SINGLE, "sm_90"),
         scaled(SINGLE, "sm_90", channels=True),
+        by_tensor("sm_90", gated=False)[1],
         grouped(4096, "sm_90"),
         grouped(4096, "sm_90", 128),
         norm(4096, SINGLE, "sm_90", fused=True, dynamic=True),
@@ -166,6 +177,7 @@ def test_products_are_rounded_and_divisions_exact(cache: Path, monkeypatch: pyte
 
 WIDENED = {
     "scaled.py": ("(program // columns).to(tl.int64)", "(program // columns)"),
+    "peak.py": ("tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
     "grouped.py": ("tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
     "norm_quant.py": ("tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
     "qk_norm_rope.py": ("(program // blocks).to(tl.int64)", "(program // blocks)"),
@@ -180,6 +192,7 @@ def test_what_grows_with_the_rows_has_64_bits_in_quantisation(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
     variant = {
         "scaled.py": scaled(HALF, "sm_90"),
+        "peak.py": by_tensor("sm_90", gated=False, size=128)[0],
         "grouped.py": grouped(4096, "sm_90"),
         "norm_quant.py": norm(8192, HALF, "sm_90", fused=True, dynamic=True),
         "qk_norm_rope.py": heads("sm_90", neox=True),
@@ -197,6 +210,7 @@ def test_aligned_rows_are_quantised_by_16_bytes(cache: Path, monkeypatch: pytest
     monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
     for variant in (
         scaled(HALF, "sm_90"),
+        by_tensor("sm_90", gated=False)[1],
         grouped(8192, "sm_90"),
         grouped(4096, "sm_90", 128, gated=True),
         norm(8192, HALF, "sm_90", fused=True, dynamic=True),

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("launches")
 
 FP8, EPSILON, TOKENS = torch.float8_e4m3fn, 1e-6, 3
 QK = "fused_qk_norm_rope"
+BY_TENSOR = ("dynamic_quant_fp8", "silu_and_mul_dynamic_quant_fp8")
 
 
 def calls() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
@@ -33,6 +34,8 @@ def calls() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
         if op == QK:
             args = (*args[:3], args[3].float(), *args[4:])
         found[op] = (impl.impl_fn, args)
+        if op in BY_TENSOR:
+            found[f"{op} by tensor"] = (impl.impl_fn, (args[0], False, torch.ones(1), FP8))
         if impl.functional is not None:
             found[f"functional {op}"] = (impl.functional, args)
     return found
@@ -46,6 +49,7 @@ def torch_calls() -> dict[str, tuple[Any, ...]]:
     return {
         "static_quant": (x, scale, FP8, True),
         "token_quant": (x, scale, FP8, False),
+        "tensor_quant": (x, scale, FP8, True),
         "group_quant": (x, 16, True, True, FP8, False),
         "norm_static_quant": (x, weight, scale, EPSILON, FP8),
         "norm_token_quant": (x, None, EPSILON, None, FP8),
@@ -167,7 +171,7 @@ def test_a_quantising_op_settles_what_its_kernel_could_not_write_in_place() -> N
 
 @pytest.mark.parametrize("name", calls())
 def test_quantisation_is_planned_without_the_batch(name: str, launches: list[Launch]) -> None:
-    """One launch a call, the same for one row and a thousand, and rows are summed in one order."""
+    """One launch a call, or two, the same for one row and a thousand."""
     function, args = calls()[name]
     many = tuple(
         each.repeat(400, *[1] * (each.dim() - 1))
@@ -177,6 +181,7 @@ def test_quantisation_is_planned_without_the_batch(name: str, launches: list[Lau
     )
     for given in (args, many):
         function(*clones(given))
-    assert len(launches) == 2
-    assert len({each.variant for each in launches}) == 1
+    number = 1 + name.endswith("by tensor")
+    assert len(launches) == 2 * number
+    assert len({each.variant for each in launches}) == number
     assert quant_calls.sizes(torch.ones(2, 6), gated=True) == (2, 3)

@@ -1,7 +1,8 @@
 """The implementations of the quantising ops and of fused_qk_norm_rope, the same for both providers.
 
 A largest magnitude is the same in any order, and the float32 sums of these kernels are made in one order: no bit of a
-row depends on the batch, or on a launch, which goes by the size of a row alone.
+row depends on the batch, or on a launch, which goes by the size of a row alone. One scale for a whole tensor does
+depend on the batch, and is `triton`'s alone.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _implementations(provider: str, *, batch_invariant: bool) -> dict[str, IrOpI
         found[op] = implements(
             op,
             provider=provider,
-            supports_args=getattr(rooms, op),
+            supports_args=getattr(rooms, f"fixed_{op}" if batch_invariant else op, getattr(rooms, op)),
             inplace=functional is not None,
             functional=functional,
             batch_invariant=batch_invariant,

@@ -5,15 +5,21 @@ A donated residual is written where it lies if it is contiguous and shares no me
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from vllm_ir_provider_triton import loading, quantization
 from vllm_ir_provider_triton.calls import apart
+from vllm_ir_provider_triton.geometry import dtype_name
+from vllm_ir_provider_triton.variants import LIMITS
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+LEAST_STEPS: Final = 512
+"""A scale of rows or of a tensor is at least one over so many times the limit of its format, here and in `fp8`."""
 
 
 def sizes(x: Tensor, *, gated: bool) -> tuple[int, ...]:
@@ -47,6 +53,22 @@ def token_quant(x: Tensor, bound: Tensor | None, dtype: torch.dtype, gated: bool
     scale = x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
     arch = loading.architecture(x.device)
     loading.run(quantization.grouped(x, out, scale, bound, None, arch, gated=gated), x.device)
+    return out, scale
+
+
+def tensor_quant(x: Tensor, bound: Tensor | None, dtype: torch.dtype, gated: bool) -> tuple[Tensor, Tensor]:
+    """Return rows, or silu(gate) * up of them, over one scale, and the scale: two launches, the first for the largest.
+
+    No tokens have the least scale, and no launch.
+    """
+    out = x.new_empty(sizes(x, gated=gated), dtype=dtype)
+    if not out.numel():
+        return out, x.new_full((1,), 1.0 / (LIMITS[dtype_name(dtype)] * LEAST_STEPS), dtype=torch.float32)
+    largest, scale = x.new_zeros(1, dtype=torch.int32), x.new_empty(1, dtype=torch.float32)
+    arch = loading.architecture(x.device)
+    loading.run(quantization.peak(x, largest, arch, gated=gated), x.device)
+    launch = quantization.scaled(x, out, largest, arch, gated=gated, scale_out=scale, bound=bound)
+    loading.run(launch, x.device)
     return out, scale
 
 

@@ -43,16 +43,16 @@ def silu_and_mul_static_quant_fp8(x: Tensor, scale: Tensor, dtype: torch.dtype =
 def dynamic_quant_fp8(
     x: Tensor, per_token: bool = True, scale_ub: Tensor | None = None, dtype: torch.dtype = torch.float8_e4m3fn
 ) -> tuple[Tensor, Tensor]:
-    """Return rows of x, each over its own scale, quantised, and the scales, as new contiguous tensors.
+    """Return rows of x, each over its own scale or all over one, quantised, and the scales, as new contiguous tensors.
 
     Args:
         x: [..., hidden_size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
-        per_token: True.
-        scale_ub: float32, one value: what the largest magnitude of a row counts for at most.
+        per_token: one scale for each row; otherwise one for the tensor.
+        scale_ub: float32, one value: what the largest magnitude counts for at most.
         dtype: what is written.
     """
-    del per_token
-    run = quant_calls.token_quant if plain(x) else quant_torch_ops.token_quant
+    where = quant_calls if plain(x) else quant_torch_ops
+    run = where.token_quant if per_token else where.tensor_quant
     result: tuple[Tensor, Tensor] = run(x, scale_ub, dtype, PLAIN)
     return result
 
@@ -60,16 +60,16 @@ def dynamic_quant_fp8(
 def silu_and_mul_dynamic_quant_fp8(
     x: Tensor, per_token: bool = True, scale_ub: Tensor | None = None, dtype: torch.dtype = torch.float8_e4m3fn
 ) -> tuple[Tensor, Tensor]:
-    """Return rows of silu(gate) * up, each over its own scale, quantised, and the scales, as new contiguous tensors.
+    """Return rows of silu(gate) * up, quantised, each over its own scale or all over one, and the scales, all new.
 
     Args:
         x: [..., 2 * size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
-        per_token: True.
-        scale_ub: float32, one value: what the largest magnitude of a row counts for at most.
+        per_token: one scale for each row; otherwise one for the tensor.
+        scale_ub: float32, one value: what the largest magnitude counts for at most.
         dtype: what is written.
     """
-    del per_token
-    run = quant_calls.token_quant if plain(x) else quant_torch_ops.token_quant
+    where = quant_calls if plain(x) else quant_torch_ops
+    run = where.token_quant if per_token else where.tensor_quant
     result: tuple[Tensor, Tensor] = run(x, scale_ub, dtype, GATED)
     return result
 

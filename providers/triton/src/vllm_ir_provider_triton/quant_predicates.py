@@ -21,7 +21,8 @@ NEEDS_FORMAT: Final = Unsupported("needs float8_e4m3fn, float8_e4m3fnuz or float
 NEEDS_SCALE: Final = Unsupported("needs a scale of float32: one value, or one adjacent value per element of a row")
 NEEDS_ONE_SCALE: Final = Unsupported("needs a scale of float32, one value")
 NEEDS_BOUND: Final = Unsupported("needs a scale_ub of float32, one value, or None")
-NEEDS_TOKENS: Final = Unsupported("needs per_token=True: one scale for all rows takes a pass over them of its own")
+NEEDS_TOKENS: Final = Unsupported("needs per_token=True: one scale for all rows would have them normalised twice")
+NEEDS_NO_BATCH: Final = Unsupported("needs per_token=True: one scale for all rows depends on the batch")
 NEEDS_ELEMENTS: Final = Unsupported("needs rows with elements")
 NEEDS_GROUPS: Final = Unsupported("needs rows of whole groups")
 NEEDS_BLOCK: Final = Unsupported(f"needs rows of at most {LARGEST_BLOCK} elements, which stay in registers")
@@ -38,7 +39,15 @@ def dynamic_quant_fp8(
     x: Tensor, per_token: bool = True, scale_ub: Tensor | None = None, dtype: torch.dtype = E4M3FN
 ) -> bool | Unsupported:
     """Tell whether the kernel takes a call of dynamic_quant_fp8."""
-    return _judged(predicates.refusal_of_activation(x), dtype, _tokens(x, scale_ub, per_token=per_token))
+    del per_token
+    return _judged(predicates.refusal_of_activation(x), dtype, _tokens(x, scale_ub))
+
+
+def fixed_dynamic_quant_fp8(
+    x: Tensor, per_token: bool = True, scale_ub: Tensor | None = None, dtype: torch.dtype = E4M3FN
+) -> bool | Unsupported:
+    """Tell whether the kernel takes a call of dynamic_quant_fp8 whose rows have the same bits in every batch."""
+    return dynamic_quant_fp8(x, per_token, scale_ub, dtype) if per_token else NEEDS_NO_BATCH
 
 
 def dynamic_group_quant_fp8(
@@ -88,9 +97,8 @@ def rms_norm_dynamic_quant_fp8(
     """Tell whether the kernel takes a call of rms_norm_dynamic_quant_fp8."""
     del epsilon
     refusal = predicates.refusal_of_norm(x, weight, None)
-    return _judged(
-        refusal, dtype, ((width(x) <= LARGEST_BLOCK, NEEDS_BLOCK),), _tokens(x, scale_ub, per_token=per_token)
-    )
+    wanted = ((width(x) <= LARGEST_BLOCK, NEEDS_BLOCK), (per_token, NEEDS_TOKENS))
+    return _judged(refusal, dtype, wanted, _tokens(x, scale_ub))
 
 
 def fused_add_rms_norm_dynamic_quant_fp8(
@@ -118,7 +126,15 @@ def silu_and_mul_dynamic_quant_fp8(
     x: Tensor, per_token: bool = True, scale_ub: Tensor | None = None, dtype: torch.dtype = E4M3FN
 ) -> bool | Unsupported:
     """Tell whether the kernel takes a call of silu_and_mul_dynamic_quant_fp8."""
-    return _judged(predicates.refusal_of_gate(x), dtype, _tokens(x, scale_ub, per_token=per_token))
+    del per_token
+    return _judged(predicates.refusal_of_gate(x), dtype, _tokens(x, scale_ub))
+
+
+def fixed_silu_and_mul_dynamic_quant_fp8(
+    x: Tensor, per_token: bool = True, scale_ub: Tensor | None = None, dtype: torch.dtype = E4M3FN
+) -> bool | Unsupported:
+    """Tell whether the kernel takes a call of the op whose rows have the same bits in every batch."""
+    return silu_and_mul_dynamic_quant_fp8(x, per_token, scale_ub, dtype) if per_token else NEEDS_NO_BATCH
 
 
 def silu_and_mul_group_quant_fp8(
@@ -163,9 +179,9 @@ def _scales(scale: Tensor, x: Tensor, size: int | None = None) -> Wanted:
     )
 
 
-def _tokens(x: Tensor, bound: Tensor | None, *, per_token: bool) -> Wanted:
-    """Return what is wanted of rows that have a scale each, and of its bound."""
-    wanted = ((width(x) > 0, NEEDS_ELEMENTS), (per_token, NEEDS_TOKENS))
+def _tokens(x: Tensor, bound: Tensor | None) -> Wanted:
+    """Return what is wanted of rows whose largest magnitude makes a scale, and of its bound."""
+    wanted = ((width(x) > 0, NEEDS_ELEMENTS),)
     if bound is None:
         return wanted
     return (

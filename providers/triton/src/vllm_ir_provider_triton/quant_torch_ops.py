@@ -52,6 +52,12 @@ def _like_token(x: Tensor, bound: Tensor | None, dtype: torch.dtype, gated: bool
     return _quantized(x, dtype, gated), _scale(x)
 
 
+def _like_tensor(x: Tensor, bound: Tensor | None, dtype: torch.dtype, gated: bool) -> tuple[Tensor, Tensor]:
+    """Return what the results of tensor_quant are like."""
+    del bound
+    return _quantized(x, dtype, gated), x.new_empty(1, dtype=torch.float32)
+
+
 def _like_group(
     x: Tensor, group_size: int, column_major: bool, power: bool, dtype: torch.dtype, gated: bool
 ) -> tuple[Tensor, Tensor]:
@@ -197,6 +203,12 @@ token_quant: Final = _op(
     "(Tensor x, Tensor? bound, ScalarType dtype, bool gated) -> (Tensor, Tensor)",
     quant_calls.token_quant,
     _like_token,
+)
+tensor_quant: Final = _op(
+    "tensor_quant",
+    "(Tensor x, Tensor? bound, ScalarType dtype, bool gated) -> (Tensor, Tensor)",
+    quant_calls.tensor_quant,
+    _like_tensor,
 )
 group_quant: Final = _op(
     "group_quant",

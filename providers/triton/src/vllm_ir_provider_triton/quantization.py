@@ -38,27 +38,64 @@ def aligned(addresses: tuple[int, ...], steps: int, number: int) -> bool:
     return not (bits % ACCESS or steps * number % ACCESS)
 
 
-def scaled(x: Tensor, out: Tensor, scale: Tensor, arch: str, *, gated: bool) -> Launch:
-    """Plan the quantisation of rows, or of silu(gate) * up of them, by one scale or one for each column."""
+def peak(x: Tensor, largest: Tensor, arch: str, *, gated: bool) -> Launch:
+    """Plan the search for the largest magnitude of rows, or of silu(gate) * up of them; `largest` is one int32."""
+    dtype, size = dtype_name(x.dtype), x.shape[-1] // (1 + gated)
+    number = SIZES[dtype]
+    rows = x.numel() // x.shape[-1]
+    where = rows_of(x)
+    shape = configuration.choose("grouped", arch, size, number, few=False)
+    addresses = (x.data_ptr(), largest.data_ptr())
+    constants = (gated, one_stride(where), shape.rows, shape.block)
+    wide = aligned(addresses[:1], where[0] | where[3] | where[4] | size, number)
+    variant = Variant("peak", (dtype, "int32"), constants, wide, shape.warps)
+    return Launch(variant, -(-rows // shape.rows), (x, largest), addresses, (where[0], size, rows, *where[1:]))
+
+
+def scaled(
+    x: Tensor,
+    out: Tensor,
+    scale: Tensor,
+    arch: str,
+    *,
+    gated: bool,
+    scale_out: Tensor | None = None,
+    bound: Tensor | None = None,
+) -> Launch:
+    """Plan the quantisation of rows, or of silu(gate) * up of them, by one scale or one for each column.
+
+    Args:
+        x: the rows.
+        out: contiguous, as large as x or as its halves.
+        scale: one value or one for each column; with a `scale_out` what `peak` has found.
+        arch: such as "sm_90".
+        gated: whether x holds gate and up.
+        scale_out: where the scale of what `peak` has found goes.
+        bound: one value that the largest counts for at most, or None.
+    """
     dtype, written, size = dtype_name(x.dtype), dtype_name(out.dtype), out.shape[-1]
     number = SIZES[dtype]
     rows = out.numel() // size if size else 0
     where = rows_of(x)
     shape = configuration.choose("scaled", arch, size, number, few=False)
     columns = -(-size // shape.block)
-    tensors = (x, out, scale)
+    dynamic = scale_out is not None
+    tensors = (x, out, scale, scale if scale_out is None else scale_out, scale if bound is None else bound)
     addresses = tuple([each.data_ptr() for each in tensors])
     constants = (
         LIMITS[written],
         instruction(arch, written),
         gated,
         scale.dim() == 1 and scale.shape[0] > 1,
+        dynamic,
+        bound is not None,
         one_stride(where),
         shape.rows,
         shape.block,
     )
     wide = aligned(addresses[:2], where[0] | where[3] | where[4] | size, number)
-    variant = Variant("scaled", (dtype, written, "float32"), constants, wide, shape.warps)
+    dtypes = (dtype, written, *(dtype_name(each.dtype) for each in tensors[2:]))
+    variant = Variant("scaled", dtypes, constants, wide, shape.warps)
     numbers = (where[0], size, rows, columns, *where[1:])
     return Launch(variant, -(-rows // shape.rows) * columns, tensors, addresses, numbers)
 

@@ -43,16 +43,35 @@ NUMBERS: Final = {
     "gate": ("i64", "i32", "i64", "i32", *("i64",) * 4),
     "rotary": (*("i64",) * 5, "i32", "i32", "i64", "i64", *("i32",) * 4, *("i64",) * 13),
     "scaled": ("i64", "i32", "i64", "i32", *("i64",) * 4),
+    "peak": ("i64", "i32", "i64", *("i64",) * 4),
     "grouped": ("i64", "i32", "i64", "i32", *("i64",) * 6),
     "norm_quant": ("i64", "i64", "i32", "i64", *("i64",) * 8, "fp32"),
     "qk_norm_rope": (*("i64",) * 5, "i32", "i32", "i64", "i64", *("i32",) * 4, *("i64",) * 13, "fp32"),
 }
 """Types of what a program takes behind its pointers."""
 
-POINTERS: Final = {"norm": 5, "gate": 2, "rotary": 5, "scaled": 2, "grouped": 2, "norm_quant": 5, "qk_norm_rope": 7}
+POINTERS: Final = {
+    "norm": 5,
+    "gate": 2,
+    "rotary": 5,
+    "scaled": 2,
+    "peak": 1,
+    "grouped": 2,
+    "norm_quant": 5,
+    "qk_norm_rope": 7,
+}
 """How many pointers of a program, from the first, are multiples of an access where every row begins at one."""
 
-ALIGNED: Final = {"norm": 3, "gate": 2, "rotary": 7, "scaled": 2, "grouped": 2, "norm_quant": 3, "qk_norm_rope": 7}
+ALIGNED: Final = {
+    "norm": 3,
+    "gate": 2,
+    "rotary": 7,
+    "scaled": 2,
+    "peak": 2,
+    "grouped": 2,
+    "norm_quant": 3,
+    "qk_norm_rope": 7,
+}
 """How many of those numbers, from the first, are such multiples in elements of the first pointer."""
 
 

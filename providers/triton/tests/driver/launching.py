@@ -65,6 +65,10 @@ def launches() -> dict[str, Launch]:
             positions, query, query.clone(), 128, 128, cache, (query, query.clone()), "sm_90", neox=True
         ),
         "static_quant_fp8": quantization.scaled(x, eight, one, "sm_90", gated=False),
+        "dynamic_quant_fp8": quantization.scaled(
+            x, eight, torch.ones(1, dtype=torch.int32), "sm_90", gated=False, scale_out=one, bound=scales
+        ),
+        "peak": quantization.peak(x, torch.ones(1, dtype=torch.int32), "sm_90", gated=False),
         "dynamic_group_quant_fp8": quantization.grouped(x, eight, scales, None, 128, "sm_90", gated=False),
         "silu_and_mul_dynamic_quant_fp8": quantization.grouped(
             x, eight[:, :2048].contiguous(), scales, one, None, "sm_90", gated=True

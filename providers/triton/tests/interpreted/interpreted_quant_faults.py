@@ -69,6 +69,13 @@ def token() -> tuple[str, tuple[Any, ...]]:
     return "dynamic_quant_fp8", (x, True, torch.tensor([3.0]))
 
 
+def tensor() -> tuple[str, tuple[Any, ...]]:
+    """Return a call of dynamic_quant_fp8 with one scale, whose largest is the last element."""
+    x = roomy(9, 1000)
+    x[8, 999] = 50.0
+    return "dynamic_quant_fp8", (x, False, None)
+
+
 def group() -> tuple[str, tuple[Any, ...]]:
     """Return a call of dynamic_group_quant_fp8 with scales that are powers of two, and one that is already."""
     x = roomy(9, 1000)
@@ -126,6 +133,7 @@ FAULTS: dict[str, tuple[Callable[[], tuple[str, tuple[Any, ...]]], str, str, str
     "no least scale": (token, "fp8.py", "1.0 / (LIMIT * 512)", "0.0"),
     "a bound not heeded": (token, "fp8.py", "    if BOUNDED:", "    if not BOUNDED:"),
     "a largest with its sign": (token, "fp8.py", "& 0x7FFFFFFF", "& -1"),
+    "a tensor without its last": (tensor, "peak.py", "(row < rows)[:, None]", "(row < rows - 1)[:, None]"),
     "powers rounded down": (group, "fp8.py", "+ ((bits & 0x7FFFFF) != 0).to(tl.int32)", ""),
     "powers rounded up twice": (group, "fp8.py", "((bits & 0x7FFFFF) != 0).to(tl.int32)", "1"),
     "scales in rows": (
@@ -190,8 +198,10 @@ def test_a_seeded_fault_of_quantisation_is_seen(name: str, interpreter: Interpre
     make, file, old, new = FAULTS[name]
     call = make()
     assert not wrong(call)
-    program = interpreter.launches[-1].variant.program
-    interpreter.change[program] = changed(name, file, old, new, tmp_path)(program)
+    load = changed(name, file, old, new, tmp_path)
+    interpreter.change |= {
+        program: load(program) for program in {each.variant.program for each in interpreter.launches}
+    }
     assert wrong(call)
 
 

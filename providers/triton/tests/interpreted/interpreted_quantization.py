@@ -60,7 +60,10 @@ def test_quantisation_matches_native(op: str, interpreter: Interpreter) -> None:
                 assert all(same(one, other) for one, other in kept), f"{case}: an input was written"
     assert taken >= 30
     kind = next((program for part, program in PROGRAMS.items() if f"{part}_quant" in op), "qk_norm_rope")
-    assert {each.variant.program for each in interpreter.launches} == {"norm_quant" if "rms_norm" in op else kind}
+    programs = {"norm_quant" if "rms_norm" in op else kind}
+    if "dynamic_quant" in op and "norm" not in op:
+        programs |= {"peak", "scaled"}
+    assert {each.variant.program for each in interpreter.launches} == programs
 
 
 def call(op: str, dtype: str, size: int, **keywords: Any) -> tuple[Any, ...]:
@@ -86,6 +89,8 @@ def test_every_format_of_every_architecture(op: str, arch: str, interpreter: Int
         options.append({"per_channel": True})
     elif "dynamic_quant" in op:
         options.append({"bounded": True})
+        if "norm" not in op:
+            options.extend(({"per_token": False}, {"per_token": False, "bounded": True}))
     elif "group" in op:
         options.extend(({"column_major_scales": True}, {"use_ue8m0": True, "group_size": 20}))
     for dtype in DTYPES:
@@ -95,9 +100,8 @@ def test_every_format_of_every_architecture(op: str, arch: str, interpreter: Int
                 wanted = getattr(ops, op).impls["native"].impl_fn(*args)
                 what = wrong(op, declared.FREE[op].func_impl_fn(*args), wanted)
                 assert what is None, f"{dtype}, {quant_dtype}, {option}: {what}"
-    assert {each.variant.constants[1] for each in interpreter.launches} == (
-        {True, False} if arch == "sm_90" else {False}
-    )
+    launches = [each for each in interpreter.launches if each.variant.program != "peak"]
+    assert {each.variant.constants[1] for each in launches} == ({True, False} if arch == "sm_90" else {False})
 
 
 @pytest.mark.parametrize("op", [op for op in declared.FREE if "quant" in op])
@@ -114,6 +118,24 @@ def test_quantised_rows_of_any_size(op: str, interpreter: Interpreter) -> None:
         assert what is None, f"{size}: {what}"
     if "grouped" in {each.variant.program for each in interpreter.launches}:
         assert {each.variant.constants[7] for each in interpreter.launches} == {False, True}
+
+
+@pytest.mark.parametrize("op", ["dynamic_quant_fp8", "silu_and_mul_dynamic_quant_fp8"])
+def test_one_scale_for_a_tensor(op: str, interpreter: Interpreter) -> None:
+    """In two launches, the largest in any row and any block; without tokens it is the least, without a launch."""
+    impl, native = declared.FREE[op], getattr(ops, op).impls["native"].impl_fn
+    for size in (1, 1000, 20000):
+        for row in (0, 4):
+            args = getattr(ops, op).generate_inputs(
+                num_tokens=5, hidden_size=size, dtype=torch.bfloat16, per_token=False
+            )
+            args[0][row, -1] = 1000.0
+            assert wrong(op, impl.impl_fn(*args), native(*args)) is None, (size, row)
+    assert [each.variant.program for each in interpreter.launches] == ["peak", "scaled"] * 6
+    args = (torch.ones(0, 64), False, None, torch.float8_e5m2)
+    assert wrong(op, impl.impl_fn(*args), native(*args)) is None
+    assert len(interpreter.launches) == 12
+    assert not declared.FIXED[op].supports_args(*args)
 
 
 def heads(dtype: str, *, neox: bool = NEOX, size: int = 16, turned: int = 16, tokens: int = 5) -> tuple[Any, ...]:
