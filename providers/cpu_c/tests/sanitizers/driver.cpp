@@ -228,8 +228,14 @@ void turns(const Layout& layout, int64_t head_size, int64_t rotary_dim, int32_t 
         long_positions[i] = static_cast<int64_t>(random_bits()) % kPositions;
         short_positions[i] = static_cast<int32_t>(long_positions[i]);
       }
-      for (const int neox : {0, 1}) {
+      for (const int kind : {0, 1, 2, 3, 4, 5}) {  // both styles, turned alone and normalised without and with a weight
+        const int neox = kind % 2;
+        const Memory weight(head_size, dtype);
         vllm_ir_rotary call = {};
+        call.normalized = kind > 1;
+        call.weight = kind > 3 ? weight.get() : nullptr;
+        call.weight_dtype = dtype;
+        call.epsilon = 1e-6f;
         call.x = rows_of(layout, x, head_size);
         call.out = out.get();
         call.positions = wide ? static_cast<void*>(long_positions.data()) : short_positions.data();
@@ -244,7 +250,8 @@ void turns(const Layout& layout, int64_t head_size, int64_t rotary_dim, int32_t 
         call.dtype = dtype;
         call.neox = neox;
         const std::string what = "rotary " + std::string(layout.name) + " " + std::to_string(head_size) + "/" +
-                                 std::to_string(rotary_dim) + " dtype " + std::to_string(dtype);
+                                 std::to_string(rotary_dim) + " dtype " + std::to_string(dtype) + " kind " +
+                                 std::to_string(kind);
         everywhere(what, {{&out, dtype}}, [&](const vllm_ir_team* team) { return vllm_ir_cpu_c_rotary(&call, team); });
         if (tokens == 0) continue;
         long_positions[0] = kPositions;
