@@ -16,6 +16,7 @@ from vllm_ir_provider_vllm_c.errors import CannotCompile, CompilerMissing
 from vllm_ir_provider_vllm_c.variants import PROGRAMS, Program
 
 BUDGETS = Path(__file__).parent / "budgets.toml"
+README = Path(__file__).parent.parent / "README.md"
 ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
 COMPILER = (13, 0)
 USED = re.compile(r"Used (\d+) registers")
@@ -104,6 +105,20 @@ def test_the_table_has_no_block_without_registers_and_no_spill_worth_a_cache_lin
     assert all(registers <= 64 for _, registers, _ in cells)
     assert {name for name, _, spilled in cells if spilled} <= {"rms_norm float32", "fused_add_rms_norm float32"}
     assert all(spilled <= 64 for *_, spilled in cells)
+
+
+def test_the_readme_says_how_many_registers_what_quantises_takes() -> None:
+    """The most over dtypes and architectures, kernel by kernel."""
+    most: dict[str, int] = {}
+    for name, row in table().items():
+        kernel = name.split(" ")[0]
+        most[kernel] = max(most.get(kernel, 0), *(registers for registers, _ in row.values()))
+    said: dict[str, int] = {}
+    for line in README.read_text(encoding="utf-8").splitlines():
+        if found := re.fullmatch(r"\| [^|]*(?:_fp8`|_rope`|False`) \| ([^|]*) \| ([\d, ]+) \| [^|]* \|", line):
+            said |= zip(re.findall(r"`(\w+)`", found[1]), map(int, found[2].split(", ")), strict=True)
+    ours = ("quant", "tensor_scale", "qk_norm_rope")
+    assert said == {kernel: registers for kernel, registers in most.items() if kernel.endswith(ours)}
 
 
 @needs_nvrtc

@@ -149,22 +149,24 @@ def every_quantising_kernel(dtype: torch.dtype) -> list[tuple[Launch, tuple[Tens
     per_pack = 16 // dtype.itemsize
     given, bound = torch.tensor([0.02]), torch.tensor([1.5])
     for packs in (5, 60, 100, 300, 4100):
-        for extra in (0, 1):
+        # Rows out of line are never kept, whatever their size.
+        for extra in (0, 1) if packs < 100 else (0,):
             size = packs * per_pack - extra
             x, residual, gates = (torch.randn(1, each).to(dtype) for each in (size, size, 2 * size))
             weight, channels = torch.randn(size).to(dtype), torch.rand(size) + 0.01
             out, scale = torch.empty(1, size, dtype=FP8), torch.empty(1, 1)
-            for kind in (FOUND, MEASURED):
+            for kind in (FOUND, MEASURED) if packs == 60 else (FOUND,):
                 scaling = Scaling(FP8, scale, kind, bound)
                 plain = quantization.norm(x, None, weight, EPSILON, scaling, out, None)
                 fused = quantization.norm(x, residual, weight, EPSILON, scaling, out, residual)
                 found += [(plain, (x, weight, scale, bound, out)), (fused, (x, residual, weight, scale, bound, out))]
-            fused = quantization.norm(x, residual, None, EPSILON, Scaling(FP8, given, GIVEN), out, residual)
-            found.append((fused, (x, residual, given, out)))
+            if packs in (60, 300):
+                fused = quantization.norm(x, residual, None, EPSILON, Scaling(FP8, given, GIVEN), out, residual)
+                found.append((fused, (x, residual, given, out)))
             for source, gated in ((x, False), (gates, True)):
                 launch = quantization.rows(source, Scaling(FP8, scale, FOUND), out, gated=gated)
                 found.append((launch, (source, scale, out)))
-                if packs < 300:
+                if packs < 100:
                     scales = given if gated else channels
                     launch = quantization.static(source, Scaling(FP8, scales), out, gated=gated)
                     found.append((launch, (source, scales, out)))
@@ -181,7 +183,7 @@ def every_quantising_kernel(dtype: torch.dtype) -> list[tuple[Launch, tuple[Tens
                         )
                         found.append((launch, (source, scales, out)))
     magnitudes = torch.rand(2000)
-    launch = quantization.tensor_scale(str(dtype)[6:], magnitudes, Scaling(FP8, torch.empty(1), FOUND, bound))
+    launch = quantization.tensor_scale(str(dtype)[6:], magnitudes, Scaling(FP8, given, FOUND, bound))
     return [*found, (launch, (magnitudes, bound, given))]
 
 

@@ -78,6 +78,11 @@ def different(one: Tensor, other: Tensor) -> Tensor:
     return (one.view(bits) != other.view(bits)) & ~(one.float().isnan() & other.float().isnan())
 
 
+def same(got: Any, expected: Any) -> None:
+    """Require results of the same bits."""
+    assert not any(different(one, other).any() for one, other in pairs(got, expected))
+
+
 @pytest.fixture
 def exact(native: Native, cpu: object) -> Exact:
     """Give a comparison with native, bit for bit, that also holds inputs unwritten."""
@@ -323,6 +328,42 @@ def test_a_quantised_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, si
             part = results(functional(op)(rows, *((rows.flip(1),) if both else ()), *rest))
             for one, other in zip(part, whole, strict=True):
                 assert not different(one, other[start : start + len(rows)]).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [7, 64, 1000, 4096])
+@pytest.mark.usefixtures("cpu")
+def test_a_fused_kernel_gives_what_its_parts_give(dtype: torch.dtype, size: int) -> None:
+    """Bit for bit, by kernels of our own one after the other: order of the sum, exp and roundings are the same."""
+    x, residual, weight = (torch.randn(shape).to(dtype) for shape in ((5, size), (5, size), (size,)))
+    gates, scale, fp8 = torch.randn(5, 2 * size).to(dtype), torch.tensor([0.02]), FP8[0]
+    normed = functional("rms_norm")(x, weight, EPSILON)
+    added, total = functional("fused_add_rms_norm")(x, residual, weight, EPSILON)
+    gated = functional("silu_and_mul")(gates)
+    static, dynamic = (functional(f"{kind}_quant_fp8") for kind in ("static", "dynamic"))
+    norm, fused = ("rms_norm", (x,), normed, ()), ("fused_add_rms_norm", (x, residual), added, (total,))
+    for op, inputs, unquantized, sums in (norm, fused):
+        got = functional(f"{op}_static_quant_fp8")(*inputs, weight, scale, EPSILON, fp8)
+        same(got, (static(unquantized, scale, fp8), *sums))
+        for per_token in (PER_TOKEN, PER_TENSOR):
+            got = functional(f"{op}_dynamic_quant_fp8")(*inputs, weight, EPSILON, per_token, None, fp8)
+            same(got, (*dynamic(unquantized, per_token, None, fp8), *sums))
+    same(functional("silu_and_mul_static_quant_fp8")(gates, scale, fp8), static(gated, scale, fp8))
+    same(functional("silu_and_mul_dynamic_quant_fp8")(gates), dynamic(gated))
+    same(functional("silu_and_mul_group_quant_fp8")(gates, size), functional("dynamic_group_quant_fp8")(gated, size))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_size", [7, 16, 80, 128, 512])
+@pytest.mark.usefixtures("cpu")
+def test_heads_are_normalised_and_turned_as_by_two_kernels(dtype: torch.dtype, head_size: int) -> None:
+    """Bit for bit, since a head's sum is in the order of a row that is a warp's, which one of up to 2 KiB is."""
+    query, key = (torch.randn(5, heads, head_size).to(dtype) for heads in (4, 2))
+    weight, cache, positions = torch.randn(head_size), torch.randn(9, head_size).to(dtype), torch.arange(5)
+    rotation = (head_size, head_size // 2 * 2, cache[:, : head_size // 2 * 2], NEOX)
+    normed = (functional("rms_norm")(query, weight, EPSILON), functional("rms_norm")(key, None, EPSILON))
+    got = functional("fused_qk_norm_rope")(positions, query, key, weight, None, EPSILON, *rotation)
+    same(got, functional("rotary_embedding")(positions, *normed, *rotation))
 
 
 @pytest.mark.parametrize("order", range(1, 5))

@@ -1,7 +1,7 @@
 // Root-mean-square normalisation of each head of query and key, rounded as alone, then the rotary position embedding.
 //
 // A head has blockDim.x neighbours of a warp, and a block blockDim.y heads, of whichever tokens. A head is read for its
-// sum and again for its result, which the same threads have just brought into the cache; in place, each number of the
+// sum, in the order of norm.cu, and again for its result, which the same threads have just brought into the cache; in place, each number of the
 // second reading is written by the thread that read it, and all of the first are in the sum by then.
 #include "norm.h"
 #include "rotary.h"
@@ -81,11 +81,10 @@ __global__ void __launch_bounds__(256) qk_norm_rope(const __grid_constant__ QkNo
   if (mine) {
     for (int first = threadIdx.x * N; first < a.head_size; first += blockDim.x * N) {
       const Pack<T, N> pack = load<T, N, (PAIRS > 1)>(from + first, a.head_size - first);
+      float v[N];
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
-        const float v = Number<T>::widen(pack.at[i]);
-        sum += first + i < a.head_size ? v * v : 0.0f;
-      }
+      for (int i = 0; i < N; ++i) v[i] = Number<T>::widen(pack.at[i]);
+      sum += squares<N>(v, a.head_size - first);
     }
   }
   const float total = lanes_fold<Add>(sum, blockDim.x);
