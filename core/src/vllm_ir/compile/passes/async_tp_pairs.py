@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_ir.compile.graph import value_of
-from vllm_ir.compile.passes.collectives import functional, insert
+from vllm_ir.compile.passes.collectives import functional, insert, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,7 @@ class Scattered:
     def apply(self, graph: fx.Graph) -> None:
         """Make one operation of it."""
         _, how, _, group = self.start.args
-        args = (*self.product.args, how, 0, group)
+        args = (*self.product.args, how, 0, name_of(group))
         with graph.inserting_before(self.start):
             fused = insert(graph, _symmetric(self.operation), args, self.product, value_of(self.wait))
         self.wait.replace_all_uses_with(fused)
@@ -71,7 +71,7 @@ class Gathered:
         rows = value_of(self.wait) if keep else None
         results = [value_of(product) for product in self.products]
         with graph.inserting_before(first):
-            args = (part, matrices, 0, group)
+            args = (part, matrices, 0, name_of(group))
             target = _symmetric(self.operation)
             fused = insert(graph, target, args, self.start, (rows, results), return_A=keep)
             if keep:

@@ -258,7 +258,7 @@ def _ranks_of(node: fx.Node) -> int:
     """Return how many ranks take part in a collective."""
     from torch.distributed import distributed_c10d
 
-    group: Any = node.args[-1]
+    group: Any = name_of(node.args[-1])
     return int(distributed_c10d._get_group_size_by_name(group))  # noqa: SLF001 - no public name
 
 
