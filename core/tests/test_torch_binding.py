@@ -92,8 +92,13 @@ def good(x: torch.Tensor, count: int = 1) -> torch.Tensor:
     return x * count
 
 
+def one_of_two(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return one tensor for two activations."""
+    return x + y
+
+
 def two(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two tensors for one activation."""
+    """Return two tensors."""
     return x + y, x - y
 
 
@@ -125,7 +130,7 @@ def infinite(x: torch.Tensor, limit: float = float("inf")) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("native", "options"),
     [
-        (two, {"allow_inplace": True}),
+        (one_of_two, {"allow_inplace": True, "activations": ["x", "y"]}),
         (untyped, {}),
         (keyword_only, {}),
         (any_number, {}),

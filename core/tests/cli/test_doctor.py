@@ -7,19 +7,22 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import vllm_ir
 from vllm_ir.plugins.distributions import scan
+from vllm_ir.plugins.manifest_file import read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from core.tests.cli.conftest import Site
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch, which this interpreter has not")
 
+OWN = Path(vllm_ir.__file__).with_name("vllm_ir_provider.toml")
 ELSEWHERE = ",".join(each.name for each in scan() if each.name != "vllm-ir" and each.providers)
 """Distributions with providers that are installed here whatever the test makes."""
 
@@ -91,8 +94,8 @@ def test_a_crash_an_exit_and_a_hang_are_three_rows(probed: dict[str, Any]) -> No
     rows = probed["rows"]
     assert probed["code"] == 1
     assert {name: each["outcome"] for name, each in rows.items()} == {
-        "native": "runs", "leaves": "crashed", "crashes": "crashed", "sleeps": "timed out", "wrong": "differs",
-        "broken": "fails", "good": "runs",
+        "native": "runs", "unfused": "runs", "leaves": "crashed", "crashes": "crashed", "sleeps": "timed out",
+        "wrong": "differs", "broken": "fails", "good": "runs",
     }  # fmt: skip
     step = "running rms_norm, float32"
     assert rows["leaves"]["reason"] == f"{step}: its process was ended by exit code 1 before it had done its work."
@@ -135,7 +138,7 @@ def test_what_is_right_is_told_op_by_op(probed: dict[str, Any]) -> None:
     assert probed["warm"] == [f"torch.{dtype}" for dtype in dtypes]
     native = probed["rows"]["native"]["parts"]
     assert {part["outcome"] for part in native} == {"agrees"}
-    assert len(native) == 15
+    assert len(native) == len(dtypes) * len(read_manifest(OWN.read_bytes(), str(OWN), reserved=()).adds_ops)
 
 
 @needs_torch
@@ -171,7 +174,11 @@ def test_without_a_probe_nothing_is_imported(site: Site) -> None:
     }  # fmt: skip
     assert (told["findings"], told["probes"]) == ([], None)
     assert {"vllm-ir", "torch", "python", "system", "dist-explodes", "dist-host"} <= set(told["versions"])
-    assert [each["name"] for one in told["distributions"] for each in one["providers"]][:2] == ["native", "explodes"]
+    assert [each["name"] for one in told["distributions"] for each in one["providers"]][:3] == [
+        "native",
+        "unfused",
+        "explodes",
+    ]
 
 
 def test_whatever_stops_a_run_does_not_stop_the_report(site: Site) -> None:

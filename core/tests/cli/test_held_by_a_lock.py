@@ -38,7 +38,7 @@ def test_every_verb_that_reads_files_tells_that_a_run_would_stop(locked: Site, b
         assert done.returncode == 2
         assert f"vllm-ir: a run would stop here. {STOPS}" in done.stderr
         assert "dist-fast" in done.stderr
-    assert "A run would stop here. But for that, 2 providers may run here" in " ".join(listed.stdout.split())
+    assert "A run would stop here. But for that, 3 providers may run here" in " ".join(listed.stdout.split())
     assert "would run, as far as files tell" in " ".join(explained.stdout.split())
     for done in locked.run_each([[*verb, "--json"] for verb in (VERBS[0], VERBS[2])], **bad):
         assert done.returncode == 2

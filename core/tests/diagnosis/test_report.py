@@ -43,7 +43,7 @@ def test_a_settings_file_is_told_with_what_is_wrong(tmp_path: Path) -> None:
     assert (settings.role, settings.path) == ("settings", str(file))
     assert settings.problem is not None
     assert "'na tive'" in settings.problem
-    assert probed(told) == ["native"]
+    assert probed(told) == ["native", "unfused"]
     file.write_text('[op-priority]\nrms_norm = ["native"]\n', encoding="utf-8")
     (settings,) = report.examine().files
     assert settings.problem is None
@@ -60,7 +60,7 @@ def test_a_policy_that_cannot_be_read_is_a_finding(
     monkeypatch.setenv("VLLM_IR_POLICY", str(file))
     told = report.examine()
     assert len([each for each in told.findings if str(file) in each]) == 1
-    assert probed(told) == ["native"]
+    assert probed(told) == ["native", "unfused"]
 
 
 @pytest.mark.parametrize("content", [None, "x = [", "version = 1"])
@@ -74,7 +74,7 @@ def test_a_lock_that_cannot_be_followed_is_a_finding(
     monkeypatch.setenv("VLLM_IR_LOCK", str(file))
     told = report.examine()
     assert len([each for each in told.findings if str(file) in each]) == 1
-    assert probed(told) == ["native"]
+    assert probed(told) == ["native", "unfused"]
 
 
 def test_a_lock_that_is_not_this_machine_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_a_malformed_variable_is_a_finding_once(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, value)
     told = report.examine()
     assert len([each for each in told.findings if each.startswith("VLLM_IR_")]) == 4
-    assert probed(told) == ["native"]
+    assert probed(told) == ["native", "unfused"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch, which this interpreter has not")
 
 from vllm_ir import ops
+from vllm_ir.names import RESERVED
 from vllm_ir.platforms import BUILT_IN, Platform
 from vllm_ir.plugins import native
 from vllm_ir.plugins.manifest_file import read_manifest
@@ -32,5 +33,11 @@ def test_the_hooks_return_ops_and_native_functions() -> None:
     """They return what is registered already, so that entering by the hook changes nothing."""
     assert [op.name for op in native.vllm_ir_ops()] == list(ops.__all__)
     implementations = native.vllm_ir_implementations(Platform(name="npu", device_type="npu"))
-    assert [(impl.op_name, impl.provider) for impl in implementations] == [(name, "native") for name in ops.__all__]
+    assert [(impl.op_name, impl.provider) for impl in implementations] == [
+        (name, provider) for name in ops.__all__ for provider in getattr(ops, name).impls if provider in RESERVED
+    ]
+    assert {impl.op_name for impl in implementations if impl.provider == "native"} == set(ops.__all__)
+    assert {impl.op_name for impl in implementations if impl.provider == "unfused"} == {
+        name for name in ops.__all__ if getattr(ops, name).declaration.parts
+    }
     assert implementations[0] is getattr(ops, ops.__all__[0]).impls["native"]
