@@ -23,6 +23,7 @@ CASES = [
     (errors.AmbiguousModel(folder="f", files=("a.gguf", "b.gguf")), "a.gguf, b.gguf"),
     (errors.DeviceMissing(device="cuda:9", cause="none."), "--device 'cuda:9' cannot be used: none."),
     (errors.EmptyPrompt(prompt=""), "--prompt '' holds no token"),
+    (errors.NotAModel(given="a dict"), "a dict is no model: wanted a torch module"),
     (errors.CannotCompile(model="m", cause="no compiler."), "--compile: m cannot be compiled: no compiler."),
 ]
 

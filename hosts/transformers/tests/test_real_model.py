@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+import vllm_ir.ops
 from vllm_ir.environment import Environment
 from vllm_ir_host_transformers import use_ir_ops
 from vllm_ir_host_transformers.cli.run import run
@@ -49,6 +51,32 @@ def test_the_same_tokens_before_and_after(folder: str, dtype: str) -> None:
     assert answer(loaded) == before
     assert "Paris" in loaded.tokenizer.decode(before)
     assert replacement.norms == 2 * LAYERS + 1
+
+
+def test_a_pipeline_runs_the_same_providers(folder: str) -> None:
+    """The chat pipeline and the model alone: the same tokens, by as many calls of each op by each provider."""
+
+    def calls() -> dict[str, dict[str, int]]:
+        """Return how often each provider has run each op."""
+        return {name: dict(op.calls) for name, op in vllm_ir.report().ops.items() if op.calls}
+
+    for op in (vllm_ir.ops.rms_norm, vllm_ir.ops.silu_and_mul):
+        op.register_impl("mine")(op.declaration.native)
+        op.set_default(["mine"])
+    loaded = loading.load(folder, dtype="float32", device="cpu")
+    with use_ir_ops(loaded.model):
+        wanted = answer(loaded)
+    by_model = calls()
+    assert by_model["silu_and_mul"].keys() == by_model["rms_norm"].keys() == {"mine"}
+    make: Any = transformers.pipeline
+    pipe = make("text-generation", model=loaded.model, tokenizer=loaded.tokenizer)
+    use_ir_ops(pipe)
+    said = pipe([{"role": "user", "content": QUESTION}], max_new_tokens=24, do_sample=False)
+    text = said[0]["generated_text"][-1]["content"]
+    assert "Paris" in text
+    whole: Any = loaded.tokenizer.decode(wanted, skip_special_tokens=True)
+    assert whole.endswith(text)
+    assert calls() == {op: {who: 2 * count for who, count in each.items()} for op, each in by_model.items()}
 
 
 def test_the_command_answers_with_paris(folder: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,7 +87,9 @@ class Stream:
             self._shown = text
 
 
-def answer(loaded: Loaded, prompt: str, *, max_new_tokens: int, show: Callable[[str], None]) -> Answer:
+def answer(
+    loaded: Loaded, prompt: str, *, max_new_tokens: int, show: Callable[[str], None], cache: str = "dynamic"
+) -> Answer:
     """Let a model answer a prompt greedily.
 
     Args:
@@ -95,6 +97,7 @@ def answer(loaded: Loaded, prompt: str, *, max_new_tokens: int, show: Callable[[
         prompt: the question; the model's chat template goes around it where there is one.
         max_new_tokens: where to stop at the latest.
         show: called with each piece of the answer.
+        cache: "dynamic" grows with every token, "static" is as large as it can become from the start.
 
     Raises:
         EmptyPrompt: the prompt holds no token.
@@ -121,6 +124,7 @@ def answer(loaded: Loaded, prompt: str, *, max_new_tokens: int, show: Callable[[
 
     settings: Any = copy.deepcopy(model.generation_config)
     settings.update(do_sample=False, num_beams=1, max_new_tokens=max_new_tokens, max_length=None)
+    settings.update(cache_implementation=None if cache == "dynamic" else cache)
     settings.update(temperature=None, top_p=None, top_k=None)
     if settings.pad_token_id is None:
         settings.pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id

@@ -1,7 +1,7 @@
 """A model that generates through compiled graphs: its forward compiled and given back, and every graph kept in sight.
 
-The cache stays the one that eager generation uses, which grows, so that attention sees the same tensors in both; sizes
-are open, so that one graph serves every prompt and one every token behind it.
+The cache is the one that eager generation would use, growing or static, and attention runs on the same shapes, so that
+it has the same bits in both; sizes are open, so that one graph serves every prompt and one every token behind it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import torch
 import vllm_ir
 from vllm_ir import runtime
 
+from vllm_ir_host_transformers.attending import as_in_eager
+from vllm_ir_host_transformers.instance import model_of
 from vllm_ir_host_transformers.measuring import norms_apart
 
 if TYPE_CHECKING:
@@ -29,6 +31,12 @@ CACHES: Final = ("cache", "past_key_values")
 
 TOKENS: Final = 3
 """After how many tokens everything is compiled: a prompt, a token behind it, and one behind a token."""
+
+ASKED: Final = "get_compiled_call"
+"""What `generate` asks for the forward that Transformers compiles for a static cache."""
+
+MISSING: Final = object()
+"""What stands for an attribute that an instance does not have."""
 
 Stage = Literal["prompt", "token"]
 
@@ -60,12 +68,19 @@ class Graph:
 def compiled(model: Any, *, exact: bool = True, **options: Any) -> Iterator[list[Graph]]:
     """Let a model run compiled while open; give the list of its graphs, which grows as they are made.
 
+    Which cache `generate` uses is said where it always is, by `cache_implementation`. Transformers compiles by itself
+    where it finds a static cache on an accelerator; while open it does not.
+
     Args:
-        model: a model of Transformers, on IR ops already.
+        model: a model of Transformers, or a pipeline that holds one, on IR ops already.
         exact: keep the roundings of eager bfloat16 and float16.
         options: more for `vllm_ir.compile`.
+
+    Raises:
+        NotAModel: what is given is no model and holds none.
     """
-    eager = model.forward
+    model = model_of(model)
+    eager: Callable[..., Any] = model.forward
     graphs: list[Graph] = []
     forward: Callable[..., Any] = vllm_ir.compile(eager, exact=exact, dynamic=True, **options)
 
@@ -81,15 +96,22 @@ def compiled(model: Any, *, exact: bool = True, **options: Any) -> Iterator[list
             _settle(next((kwargs[name] for name in CACHES if name in kwargs), None))
         return result
 
-    had = model.__dict__.get("forward")
-    model.__dict__["forward"] = run
-    try:
+    with as_in_eager(model), _instead(model, "forward", run), _instead(model, ASKED, lambda *_, **__: model.__call__):
         yield graphs
+
+
+@contextlib.contextmanager
+def _instead(model: Any, name: str, value: Any) -> Iterator[None]:
+    """Put an attribute on an instance, over that of its class or over another, while open."""
+    had = model.__dict__.get(name, MISSING)
+    model.__dict__[name] = value
+    try:
+        yield
     finally:
-        if had is None:
-            del model.__dict__["forward"]
+        if had is MISSING:
+            del model.__dict__[name]
         else:
-            model.__dict__["forward"] = had
+            model.__dict__[name] = had
 
 
 def _unmasked(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -109,6 +109,17 @@ class CannotCompile(ConfigurationError):
         )
 
 
+class NotAModel(ConfigurationError):
+    """Something that is no model and holds none."""
+
+    def __init__(self, *, given: str) -> None:
+        self.given = given
+        super().__init__(
+            f"{given} is no model: wanted a torch module, or a pipeline of Transformers that holds one as `model`.",
+            given=given,
+        )
+
+
 class UnknownFusing(ConfigurationError):
     """A way of fusing that there is not."""
 

@@ -10,17 +10,30 @@ from __future__ import annotations
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
+from torch import nn
 from vllm_ir import Unsupported
+
+from vllm_ir_host_transformers.errors import NotAModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from torch import nn
 
 FORWARD: Final = "forward"
 MARK: Final = "_vllm_ir_host"
 KEPT_BY_ACCELERATE: Final = "_old_forward"
 """Where accelerate's hooks keep the forward that they wrap."""
+
+
+def model_of(given: Any) -> nn.Module:
+    """Return a model as it is, and that of a pipeline.
+
+    Raises:
+        NotAModel: it is neither.
+    """
+    model = given if isinstance(given, nn.Module) else getattr(given, "model", None)
+    if not isinstance(model, nn.Module):
+        raise NotAModel(given=f"a {type(given).__name__}")
+    return model
 
 
 def put(module: nn.Module, function: Callable[..., Any]) -> None:

@@ -5,7 +5,7 @@ Which places are an op's is known in `norms`, `residual`, `activations` and `rot
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from torch import nn
 from vllm_ir import Unsupported
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FUSED_OP: Final = "fused_add_rms_norm"
 
 
-def use_ir_ops(model: nn.Module, *, fuse_residual: bool | Literal["always"] = True) -> Replacement:
+def use_ir_ops(model: Any, *, fuse_residual: bool | Literal["always"] = True) -> Replacement:
     """Put the norms, residual adds, gated activations and rotary embeddings of a model on IR ops.
 
     Only instances change, and only their `forward`: no parameter is copied, merged or renamed, and no other model
@@ -30,7 +30,7 @@ def use_ir_ops(model: nn.Module, *, fuse_residual: bool | Literal["always"] = Tr
     before `torch.compile`.
 
     Args:
-        model: a Transformers model, or any module that contains one.
+        model: a Transformers model, any module that contains one, or a pipeline that holds one.
         fuse_residual: True fuses a residual add with the norm behind it where that does not change a bit, which is
             in float32; "always" does so in bfloat16 and float16 too, where the op takes the variance of the sum before
             it is rounded and the model after, so that a greedy answer may change on a near tie; False never fuses.
@@ -39,20 +39,26 @@ def use_ir_ops(model: nn.Module, *, fuse_residual: bool | Literal["always"] = Tr
         what was replaced and what was left, with reasons; as a context manager it restores the model at its end.
 
     Raises:
+        NotAModel: what is given is no model and holds none.
         UnknownFusing: `fuse_residual` is none of True, False and "always".
     """
     given: object = fuse_residual
     if given not in (True, False, "always"):
         raise UnknownFusing(given=repr(given))
-    restore(model)
-    survey = _Survey(model, fuse_residual)
+    module = instance.model_of(model)
+    instance.clear(module)
+    survey = _Survey(module, fuse_residual)
     survey.run()
-    return Replacement(tuple(survey.replaced), tuple(survey.left), model)
+    return Replacement(tuple(survey.replaced), tuple(survey.left), module)
 
 
-def restore(model: nn.Module) -> None:
-    """Give every module of a model back the forward of its class; a model that was never replaced stays as it is."""
-    instance.clear(model)
+def restore(model: Any) -> None:
+    """Give every module of a model, or of a pipeline's, back the forward of its class; others stay as they are.
+
+    Raises:
+        NotAModel: what is given is no model and holds none.
+    """
+    instance.clear(instance.model_of(model))
 
 
 class _Survey:

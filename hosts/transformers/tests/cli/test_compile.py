@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 import torch
 import vllm_ir
+from vllm_ir.compile.lower_to import lower_graph
 from vllm_ir.errors import BatchGuard
 from vllm_ir.graphs import GraphRecord
 from vllm_ir_host_transformers import compiling
@@ -17,7 +19,7 @@ from vllm_ir_host_transformers.cli.run import run
 from vllm_ir_host_transformers.errors import CannotCompile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 
@@ -67,6 +69,28 @@ def test_the_answer_is_eagers_and_the_graphs_are_shown(base: list[str], capsys: 
         ("rotary_embedding", "native", "2"),
         ("silu_and_mul", "native", "2"),
     ]
+
+
+def test_a_static_cache_answers_the_same_compiled(
+    base: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the tokens of an eager static cache, two graphs, and none made while it answers; the cache is named."""
+
+    def lowered(module: torch.fx.GraphModule, _: Sequence[Any]) -> Any:
+        """Lower a graph and run it as it is, which spares Inductor's time."""
+        lower_graph(module)
+        return module
+
+    monkeypatch.setattr(vllm_ir, "compile", functools.partial(vllm_ir.compile, lower_to=lowered))
+    arguments = [*base, "--json", "--cache", "static"]
+    found: list[dict[str, Any]] = []
+    for flags in ([], ["--compile"]):
+        assert run([*arguments, *flags]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["token_ids"] == found[1]["token_ids"]
+    assert found[0]["cache"] == found[1]["cache"] == "static"
+    assert [graph["stage"] for graph in found[1]["compile"]["graphs"]] == ["prompt", "token"]
+    assert found[1]["compile"]["graphs_while_answering"] == 0
 
 
 @pytest.mark.parametrize(

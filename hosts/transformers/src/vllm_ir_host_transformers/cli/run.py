@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PROMPT: Final = "What is the capital of France?"
 DTYPES: Final = ("float32", "bfloat16", "float16", "auto")
+CACHES: Final = ("dynamic", "static")
 FUSE: Final = ("auto", "exact", "always", "never")
 When = Literal["auto", "exact", "always", "never"]
 
@@ -71,7 +72,7 @@ def run(arguments: list[str]) -> int:
         notes.append(f"graphs compiled while it answered, which its times include: {compilation.late}")
     missed = unmet(usage) if compilation is None else compilation.unmet(usage)
     notes += missed
-    story = showing.Story(loaded, options.prompt, said, usage, replacement, compilation, tuple(notes))
+    story = showing.Story(loaded, options.prompt, said, usage, replacement, compilation, tuple(notes), options.cache)
     if options.json:
         showing.emit(story)
     else:
@@ -88,8 +89,9 @@ def _answer(loaded: Loaded, options: argparse.Namespace, steps: TerminalSteps) -
     from vllm_ir_host_transformers.answering import answer
 
     show = showing.ignore if options.json else showing.write
+    cache = options.cache
     if not options.compile:
-        return answer(loaded, options.prompt, max_new_tokens=options.max_new_tokens, show=show), None
+        return answer(loaded, options.prompt, max_new_tokens=options.max_new_tokens, show=show, cache=cache), None
     from vllm_ir.errors import IrError
 
     from vllm_ir_host_transformers.compiling import TOKENS, Compilation, compiled
@@ -100,7 +102,7 @@ def _answer(loaded: Loaded, options: argparse.Namespace, steps: TerminalSteps) -
         few = min(TOKENS, options.max_new_tokens)
         try:
             with steps.step("compiling", aloud=True):
-                answer(loaded, options.prompt, max_new_tokens=few, show=showing.ignore)
+                answer(loaded, options.prompt, max_new_tokens=few, show=showing.ignore, cache=cache)
         except IrError:
             raise
         except Exception as error:
@@ -108,7 +110,7 @@ def _answer(loaded: Loaded, options: argparse.Namespace, steps: TerminalSteps) -
             cause = str(error).strip().partition("\n")[0] or type(error).__name__
             raise CannotCompile(model=loaded.name, cause=cause) from error
         seconds, before = time.perf_counter() - begin, len(graphs)
-        said = answer(loaded, options.prompt, max_new_tokens=options.max_new_tokens, show=show)
+        said = answer(loaded, options.prompt, max_new_tokens=options.max_new_tokens, show=show, cache=cache)
     return said, Compilation(tuple(graphs), seconds, len(graphs) - before)
 
 
@@ -142,6 +144,12 @@ def _parser() -> argparse.ArgumentParser:
         "--compile",
         action="store_true",
         help="compile the model first, with the roundings of eager kept; takes minutes the first time, is then cached",
+    )
+    parser.add_argument(
+        "--cache",
+        choices=CACHES,
+        default="dynamic",
+        help="of keys and values: dynamic grows with every token, static is as large as it can become from the start",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, and nothing else")
     return parser

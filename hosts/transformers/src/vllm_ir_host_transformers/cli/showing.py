@@ -28,6 +28,7 @@ class Story:
         replacement: what runs on them.
         compilation: what became of it when it was compiled; None when it was not.
         notes: sentences.
+        cache: "dynamic" or "static".
     """
 
     loaded: Loaded
@@ -37,6 +38,7 @@ class Story:
     replacement: Replacement
     compilation: Compilation | None
     notes: tuple[str, ...]
+    cache: str = "dynamic"
 
 
 def write(piece: str) -> None:
@@ -56,6 +58,7 @@ def show(story: Story) -> None:
     output.print_text(
         f"{len(said.token_ids)} tokens in {said.seconds:.2f} s: {said.tokens_per_second:.1f} tokens per second"
         f" (the first after {said.first_token_seconds:.2f} s); {loaded.name}, {loaded.dtype}, {loaded.device}"
+        f"{', static cache' if story.cache == 'static' else ''}"
     )
     if story.compilation is not None:
         output.print_text(compile_sentence(story.compilation))
@@ -122,6 +125,7 @@ def emit(story: Story) -> None:
         "model": loaded.name,
         "dtype": loaded.dtype,
         "device": str(loaded.device),
+        "cache": story.cache,
         "prompt": story.prompt,
         "answer": said.text,
         "tokens": len(said.token_ids),
