@@ -477,8 +477,9 @@ if __name__ == "__main__":
     workers = [context.Process(target=work, args=(rank, count, sys.argv[1])) for rank in range(count)]
     for each in workers:
         each.start()
+    deadline = time.monotonic() + LIMIT
     for each in workers:
-        each.join(LIMIT)
+        each.join(max(0.0, deadline - time.monotonic()))
     for each in workers:
         if each.is_alive():
             each.kill()
