@@ -200,7 +200,7 @@ def sanitized(tmp_path: Path) -> Callable[..., str]:
         command = ["setarch", "-R", str(program), str(file), "0"]
         # The fibers' stacks live as long as the process.
         environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, env=environment)
         return done.stderr if done.returncode else ""
 
     return run
