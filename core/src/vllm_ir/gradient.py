@@ -5,10 +5,14 @@ A kernel has no gradient of its own; without this formula compiled code would re
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    import torch
 
 
 def save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -29,6 +33,42 @@ def save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
             layout.append(("value", value))
     ctx.save_for_backward(*flat)
     ctx.layout = layout
+
+
+@functools.cache
+def _dtypes() -> dict[int, torch.dtype]:
+    """Return the dtypes by the numbers that torch's schemas have for them."""
+    import torch
+
+    found = {}
+    for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
+        with contextlib.suppress(RuntimeError):  # not every dtype has a name in schemas
+            text = f"op(ScalarType x={str(dtype).removeprefix('torch.')}) -> Tensor"
+            schema: Any = torch._C.parse_schema(text)  # noqa: SLF001 - as signature reads schemas
+            found[int(schema.arguments[0].default_value)] = dtype
+    return found
+
+
+def with_dtypes(native: Callable[..., Any], words: Sequence[str]) -> Callable[..., Any]:
+    """Return native for arguments as a tracer hands them to a backward: dtypes as numbers.
+
+    Args:
+        native: the op's native function.
+        words: the types of its parameters as torch writes them.
+    """
+    places = [i for i, word in enumerate(words) if "ScalarType" in word]
+    if not places:
+        return native
+
+    def run(*args: Any) -> Any:
+        """Run native with dtypes in place of their numbers."""
+        given = list(args)
+        for i in places:
+            if i < len(given) and isinstance(given[i], int):
+                given[i] = _dtypes()[given[i]]
+        return native(*given)
+
+    return run
 
 
 def make_backward(native: Callable[..., Any]) -> Callable[..., Any]:

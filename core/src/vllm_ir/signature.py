@@ -121,8 +121,8 @@ def infer_schema(function: Callable[..., Any], who: str, mutates: Sequence[str] 
         raise BadSignature(
             who=who,
             problem=f"torch cannot read its annotations: {problem}",
-            fix="Annotate every parameter and the result with Tensor, Tensor | None, int, float, bool, str or lists of"
-            " these, imported at run time.",
+            fix="Annotate every parameter and the result with Tensor, Tensor | None, int, float, bool, str, torch.dtype"
+            " or lists of these, imported at run time.",
         ) from error
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_ir import inlining
 from vllm_ir.errors import DefinedElsewhere, RetiredOp
 from vllm_ir.generation import make_function
-from vllm_ir.gradient import make_backward, save_inputs
+from vllm_ir.gradient import make_backward, save_inputs, with_dtypes
 from vllm_ir.installed_vllm import vllm_ops
 from vllm_ir.names import RESERVED_PREFIX as PREFIX
 from vllm_ir.signature import REQUIRED
@@ -111,7 +111,7 @@ def bind(
         library.impl(declaration.name, _through(slots, "kernel", declaration), "CompositeExplicitAutograd")
         torch.library.register_fake(qualified, _through(slots, "fake", declaration), lib=library)
         native = _through(slots, "native", declaration)
-        _bind_gradients(library, declaration.name, native)
+        _bind_gradients(library, declaration.name, with_dtypes(native, declaration.types.words))
         _bind_tracing(library, declaration.name)
         default = getattr(getattr(torch.ops, space), declaration.name).default
         inplace = _bind_inplace(library, declaration, slots, default) if declaration.allow_inplace else None

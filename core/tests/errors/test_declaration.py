@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 GRAMMAR = "wanted a lower-case letter or underscore, then lower-case letters, digits or underscores. Rename it."
 FIX = (
-    "Annotate every parameter and the result with Tensor, Tensor | None, int, float, bool, str or lists of these,"
+    "Annotate every parameter and the result with Tensor, Tensor | None, int, float, bool, str, torch.dtype or lists of"
+    " these,"
     " imported at run time."
 )
 BY = "implementation of op 'two' by provider 'fast'"

@@ -275,10 +275,47 @@ def test_column_major_strides_under_compile(tokens: int, same_bits: Any) -> None
 
     x = torch.randn(tokens, 8)
     wanted = run(x)
-    for compiled in (torch.compile(run, backend="aot_eager", dynamic=True, fullgraph=True),):
-        got = compiled(x)
-        same_bits(got, wanted)
-        assert [result.stride() for result in got] == [result.stride() for result in wanted]
+    got = torch.compile(run, backend="aot_eager", dynamic=True, fullgraph=True)(x)
+    same_bits(got, wanted)
+    assert [result.stride() for result in got] == [result.stride() for result in wanted]
+
+
+def test_a_compiled_function_tells_dtypes_apart(same_bits: Any) -> None:
+    """A dtype is a constant of a graph: another one is another graph, never the old one's result."""
+
+    def run(x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Quantise over a scale of a half."""
+        result: Tensor = ops.static_quant_fp8(x, torch.tensor(0.5), dtype)
+        return result
+
+    torch.compiler.reset()
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+    x = torch.randn(3, 8)
+    for dtype in (*FP8, *FP8):
+        same_bits(compiled(x, dtype), run(x, dtype))
+
+
+@pytest.mark.parametrize("name", ["static_quant_fp8", "dynamic_quant_fp8", "dynamic_group_quant_fp8"])
+def test_gradients_under_compile_are_those_of_eager(name: str) -> None:
+    """A loss of the values that come back, in a graph with a backward."""
+    op = getattr(ops, name)
+    x, *rest = op.generate_inputs(num_tokens=3, hidden_size=8, quant_dtype=torch.float8_e5m2)
+
+    def loss(x: Tensor) -> Tensor:
+        """Return half the sum of what is left after quantisation."""
+        found = op(x, *rest)
+        values: Tensor = found[0] if isinstance(found, tuple) else found
+        return values.float().mul(0.5).sum()
+
+    torch.compiler.reset()
+    gradients = []
+    for run in (loss, torch.compile(loss, backend="aot_eager", fullgraph=True)):
+        leaf = x.clone().requires_grad_()
+        run(leaf).backward()
+        gradients.append(leaf.grad)
+    assert gradients[0] is not None
+    assert gradients[0].any()
+    assert torch.equal(gradients[0], gradients[1])
 
 
 @pytest.mark.parametrize("name", ["static_quant_fp8", "dynamic_quant_fp8", "dynamic_group_quant_fp8"])

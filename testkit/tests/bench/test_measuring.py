@@ -85,3 +85,24 @@ def test_compiled_native_is_a_contender(manager: TestManager) -> None:
     found = bench([ops.silu_and_mul], ["native"], [Size(2, 64)], ["float32"], blocks=1)
     compiled = next(row for row in found.rows if row.contender == COMPILED)
     assert compiled.over_compiled == 1.0 or compiled.note
+
+
+def test_a_quantisation_is_timed_with_the_bytes_of_its_8_bit_results(manager: TestManager) -> None:
+    """bfloat16 read, 8 bits and a scale for each row written; a kernel that rounds otherwise is shown as wrong."""
+
+    @implements("dynamic_quant_fp8", provider="turned")
+    def dynamic_quant_fp8(
+        x: Tensor, per_token: bool = True, scale_ub: Tensor | None = None, dtype: torch.dtype = torch.float8_e4m3fn
+    ) -> tuple[Tensor, Tensor]:
+        """Quantise values of the other sign."""
+        native = ops.dynamic_quant_fp8.declaration.native
+        _, scale = native(x, per_token, scale_ub, dtype)
+        return native(-x, per_token, scale_ub, dtype)[0], scale
+
+    manager.add(dynamic_quant_fp8)
+    asked = ["native", "turned"]
+    found = bench([ops.dynamic_quant_fp8], asked, [Size(4, 64)], ["bfloat16"], blocks=1, compiled=False)
+    rows = {row.contender: row for row in found.rows}
+    assert rows["native"].bytes == 4 * 64 * 2 + 4 * 64 + 4 * 4
+    assert rows["native"].note == ""
+    assert "the op is exact" in rows["turned"].note
