@@ -158,10 +158,10 @@ def test_compiled_layers_call_the_provider_that_was_named(asked: Any) -> None:
 
 
 def test_throughput_of_the_provider_in_eager(asked: Any, capfd: Any, request: pytest.FixtureRequest) -> None:
-    """The ratio is told; only a fifth of the speed fails here, since others may be at work on the machine."""
+    """The ratio is told; half the speed fails."""
     ratio = asked.answers(stock("eager"))["seconds"] / asked.answers(adopt("eager", "cpu_c"))["seconds"]
     tell(capfd, request, f"throughput of adopt cpu_c to stock, eager: {ratio:.2f}")
-    assert ratio > 0.2
+    assert ratio > 0.5
 
 
 @pytest.mark.full
@@ -195,4 +195,4 @@ def test_throughput_of_compiled_layers(asked: Any, capfd: Any, request: pytest.F
     expected, found = asked.all(stock("compiled"), layers("compiled", "native", TURNING))
     ratio = expected["seconds"] / found["seconds"]
     tell(capfd, request, f"throughput of layers native to stock, compiled: {ratio:.2f}")
-    assert ratio > 0.2
+    assert ratio > 0.5
