@@ -104,15 +104,17 @@ def refuses(*_: Any) -> bool:
     return False
 
 
-def raises(*_: Any) -> bool:
-    """Raise."""
-    message = "no such\nthing"
-    raise KeyError(message)
+def raises_on_wide_rows(x: Tensor, *_: Any) -> bool:
+    """Raise on what the example is not."""
+    if x.shape[-1] == 64:
+        message = "no such\nthing"
+        raise KeyError(message)
+    return True
 
 
-def answers(*_: Any) -> Any:
-    """Answer with a number."""
-    return 1
+def answers_on_wide_rows(x: Tensor, *_: Any) -> Any:
+    """Answer with a number on what the example is not."""
+    return 1 if x.shape[-1] == 64 else True
 
 
 def asks_for_the_batch(x: Tensor, *_: Any) -> bool:
@@ -120,24 +122,42 @@ def asks_for_the_batch(x: Tensor, *_: Any) -> bool:
     return x.shape[0] > 3
 
 
+def branches_on_the_batch(x: Tensor, *_: Any) -> bool:
+    """Branch on the number of tokens."""
+    return bool(x.shape[0] > 3)
+
+
 @pytest.mark.parametrize(
     ("predicate", "said"),
     [
         (says_no, "rows have 64 elements and tanh"),
         (refuses, "refuses says no"),
-        (raises, "raises raised KeyError: 'no such\\nthing'"),
-        (answers, "answers returned 1, wanted a bool or Unsupported(sentence)"),
         (asks_for_the_batch, "asks_for_the_batch asks for a size that this graph leaves open (s"),
+        (branches_on_the_batch, "branches_on_the_batch asks for a size that this graph leaves open ("),
     ],
 )
 def test_a_condition_of_the_authors_refuses_with_its_reason(
     predicate: Callable[..., Any], said: str, fuser: Fuser
 ) -> None:
-    """Whatever it returns or raises is a near miss; the number of tokens is no one's to ask for."""
+    """A refusal is a near miss; the number of tokens is no one's to ask for."""
     got = fuser(plainly, GATED.float(), passes=[make(when=(predicate,))], dynamic=True)
     (miss,) = fuser.ran("own").near_misses
     assert said in miss.reason
     assert torch.equal(got, plainly(GATED.float()))
+
+
+@pytest.mark.parametrize(
+    ("predicate", "said"),
+    [
+        (raises_on_wide_rows, "raises_on_wide_rows raised KeyError: 'no such\\nthing'"),
+        (answers_on_wide_rows, "answers_on_wide_rows returned 1"),
+    ],
+)
+def test_a_condition_that_fails_is_an_error(predicate: Callable[..., Any], said: str, fuser: Fuser) -> None:
+    """Also where only the graph's tensors show it; as a refusal it would never be seen."""
+    with pytest.raises(BadFusion) as caught:
+        fuser(plainly, GATED.float(), passes=[make(when=(predicate,))])
+    assert str(caught.value) == f"Fusion own: its condition {said}. Let it return a bool or Unsupported(sentence)."
 
 
 def other_parameters(x: Tensor) -> Any:
@@ -165,7 +185,7 @@ def other_parameters(x: Tensor) -> Any:
                 " Name a parameter. Did you mean 'approximate'?"
             ),
         ),
-        ({"when": (True,)}, "Fusion own: when is (True,), wanted functions. Give functions that return a bool."),
+        ({"when": (True,)}, "Fusion own: when has True in it, wanted functions. Give functions that return a bool."),
     ],
 )
 def test_a_mistake_is_told_when_it_is_made(given: dict[str, Any], said: str) -> None:
@@ -202,19 +222,155 @@ def named_otherwise(x: Tensor, kind: str) -> Any:
         ({"example": lambda: (torch.empty(2, 31), "none")}, "its pattern cannot be traced on its example: "),
     ],
 )
-def test_a_mistake_that_only_tracing_shows_is_told_then(given: dict[str, Any], said: str, fuser: Fuser) -> None:
-    """When the first graph with an op in it is compiled."""
+def test_a_mistake_that_only_tracing_shows_is_told_too(given: dict[str, Any], said: str) -> None:
+    """When the fusion is made, since it has an example to be drawn with."""
     with pytest.raises(BadFusion, match="Fusion own: ") as caught:
-        fuser(plainly, GATED.float(), passes=[make(**given)])
+        make(**given)
     assert said in str(caught.value)
 
 
+def none(x: Tensor, approximate: str) -> None:
+    """Return nothing."""
+
+
+def two_results(x: Tensor, approximate: str) -> Any:
+    """Return one more than the pattern."""
+    return ops.gelu_and_mul(x, approximate), ops.silu_and_mul(x)
+
+
+def half(x: Tensor, approximate: str) -> Any:
+    """Return another dtype."""
+    return ops.gelu_and_mul(x, approximate).half()
+
+
+def fails(x: Tensor, approximate: str) -> Any:
+    """Raise."""
+    return ops.gelu_and_mul(x, approximate + "!")
+
+
+def writes(x: Tensor, approximate: str) -> Any:
+    """Gate, and double in place."""
+    return ops.gelu_and_mul(x, approximate).mul_(2)
+
+
+def copies(x: Tensor, approximate: str) -> Any:
+    """Gate, and write it elsewhere."""
+    gated = ops.gelu_and_mul(x, approximate)
+    return torch.empty_like(gated).copy_(gated)
+
+
+def donates(x: Tensor, approximate: str) -> Any:
+    """Give both tensors away."""
+    gated = ops.gelu_and_mul(x, approximate)
+    return ops.fused_add_rms_norm.maybe_inplace(gated, gated.clone(), None, 1e-6)[0]
+
+
+def reads_one(x: Tensor, other: Tensor) -> Any:
+    """Leave a tensor unread."""
+    del other
+    return ops.silu_and_mul(x) * 2
+
+
+MUL = "calls mul_, which writes to a tensor, and graphs are functional when fusions run. Write mul."
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"replacement": none},
+            (
+                "its replacement cannot be traced on its example: TypeError: it returns None, wanted a tensor or a"
+                " tuple of tensors. Let it take what the pattern takes, and example() return what both take."
+            ),
+        ),
+        (
+            {"replacement": two_results},
+            (
+                "its replacement returns (float32, float32) on the example, wanted (float32)."
+                " Return as many results as the pattern, each its dtype."
+            ),
+        ),
+        (
+            {"replacement": two_results, "when": (refuses,)},
+            (
+                "its replacement returns (float32, float32) on the example, wanted (float32)."
+                " Return as many results as the pattern, each its dtype."
+            ),
+        ),
+        (
+            {"replacement": half},
+            (
+                "its replacement returns (float16) on the example, wanted (float32)."
+                " Return as many results as the pattern, each its dtype."
+            ),
+        ),
+        (
+            {"when": (lambda: True,)},
+            (
+                "its condition <lambda> takes (), and is called with (x, approximate) by position."
+                " Let it take what the pattern takes."
+            ),
+        ),
+        (
+            {"when": (lambda x, _: x.nothing,)},
+            (
+                "its condition <lambda> raised AttributeError: 'FakeTensor' object has no attribute 'nothing'."
+                " Let it return a bool or Unsupported(sentence)."
+            ),
+        ),
+        ({"pattern": writes}, f"its pattern {MUL}"),
+        ({"replacement": writes}, f"its replacement {MUL}"),
+        (
+            {"replacement": copies},
+            (
+                "its replacement calls copy_, which writes to a tensor, and graphs are functional when fusions run."
+                " Write what returns a new tensor instead of writing with copy_."
+            ),
+        ),
+        (
+            {"pattern": donates},
+            (
+                "its pattern calls fused_add_rms_norm.maybe_inplace, which writes to a tensor, and graphs are"
+                " functional when fusions run. Write fused_add_rms_norm."
+            ),
+        ),
+        (
+            {
+                "pattern": reads_one,
+                "replacement": reads_one,
+                "example": lambda: (torch.empty(2, 32), torch.empty(2, 16)),
+                "free": (),
+            },
+            (
+                "its pattern does not read 'other', so nothing in a graph can stand for it."
+                " Read it, or leave it out of both functions."
+            ),
+        ),
+    ],
+)
+def test_a_fusion_that_can_never_fire_is_refused(given: dict[str, Any], said: str) -> None:
+    """When it is made: with whose it is, what was got and wanted, and what to write."""
+    with pytest.raises(BadFusion) as caught:
+        make(**given)
+    assert str(caught.value) == f"Fusion own: {said}"
+
+
+def test_a_replacement_that_fails_is_told_where_the_example_is_taken() -> None:
+    """Where a condition refuses the example, it need not work on that."""
+    with pytest.raises(BadFusion, match=r"its replacement cannot be traced on its example: .*none!"):
+        make(replacement=fails)
+    assert make(replacement=fails, when=(refuses,)).name == "own"
+    assert make(replacement=half, when=(refuses,)).name == "own"
+
+
 def test_a_replacement_of_another_kind_is_left_out(fuser: Fuser) -> None:
-    """What a graph returns keeps its dtype, shape and strides."""
+    """What a graph returns keeps its dtype, shape and strides, also where the example's did."""
 
     def other_kind(x: Tensor, approximate: str) -> Any:
-        """Return half of it."""
-        return ops.gelu_and_mul(x, approximate).half()
+        """Return half of it in wide rows, which the example has not."""
+        gated = ops.gelu_and_mul(x, approximate)
+        return gated.half() if x.shape[-1] == 64 else gated
 
     fuser(plainly, GATED.float(), passes=[make(replacement=other_kind)])
     (miss,) = fuser.ran("own").near_misses

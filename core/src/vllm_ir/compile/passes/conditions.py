@@ -10,7 +10,7 @@ from vllm_ir.compile.aliases import Aliases
 from vllm_ir.compile.graph import contiguous, fake_arguments, tensors_of, value_of
 from vllm_ir.compile.passes.reading import Port, port_of, ports_of
 from vllm_ir.compile.writes import writes
-from vllm_ir.errors import IrError
+from vllm_ir.errors import BadFusion, IrError
 from vllm_ir.verdict import Unsupported
 
 if TYPE_CHECKING:
@@ -97,27 +97,37 @@ def written(graph: fx.Graph, match: Match) -> str | None:
     return None if found is None else f"{found.name!r} writes in between to memory that is read"
 
 
-def asked(predicates: Sequence[Callable[..., Any]], values: Sequence[Any]) -> str | None:
-    """Return why a predicate of the author's refuses, or None."""
+def asked(name: str, predicates: Sequence[Callable[..., Any]], values: Sequence[Any]) -> str | None:
+    """Return why a predicate of the author's refuses, or None.
+
+    Args:
+        name: of the fusion.
+        predicates: its own conditions.
+        values: the arguments by position.
+
+    Raises:
+        BadFusion: one raises, or returns neither a bool nor Unsupported.
+    """
     sizes = next((torch_version.shape_env_of(tensor) for tensor in tensors_of(tuple(values))), None)
+    fix = "Let it return a bool or Unsupported(sentence)."
     for predicate in predicates:
-        name = getattr(predicate, "__name__", repr(predicate))
+        called = getattr(predicate, "__name__", repr(predicate))
         try:
             with torch_version.no_new_guards(sizes), torch_sizes.forgetting_sizes(sizes):
                 answer: object = predicate(*values)
-        except Exception as error:  # noqa: BLE001 - whatever a predicate raises is a refusal with that reason
-            return f"{name} raised {said(error)}"
+        except Exception as error:
+            if "Guard" in type(error).__name__:
+                return f"{called} asks for a size that this graph leaves open ({torch_sizes.question_in(str(error))})"
+            raise BadFusion(name=name, problem=f"its condition {called} raised {said(error)}", fix=fix) from error
         if answer is True:
             continue
         if isinstance(answer, Unsupported):
             return answer.reason
         if type(answer).__name__ == "SymBool":
-            return f"{name} asks for a size that this graph leaves open ({answer})"
-        return (
-            f"{name} says no"
-            if answer is False
-            else f"{name} returned {answer!r}, wanted a bool or Unsupported(sentence)"
-        )
+            return f"{called} asks for a size that this graph leaves open ({answer})"
+        if answer is False:
+            return f"{called} says no"
+        raise BadFusion(name=name, problem=f"its condition {called} returned {answer!r}", fix=fix)
     return None
 
 
@@ -168,6 +178,11 @@ def kinds(skeleton: Skeleton, drawn: Skeleton, match: Match) -> str | None:
         if _kind(wanted) != _kind(found):
             return f"result {number} of the replacement is {_kind(found)}, wanted {_kind(wanted)}"
     return None
+
+
+def types(skeleton: Skeleton) -> list[str]:
+    """Return the dtype of each result."""
+    return [_word(result.dtype) for result in skeleton.traced.results]
 
 
 def said(error: Exception) -> str:

@@ -152,7 +152,7 @@ class _Sweep:
             conditions.tensors(form.names, form.example, values, form.fusion.strided)
             or conditions.users(form.skeleton, match, self._reader)
             or self._differences(form, match, values)
-            or conditions.asked(form.fusion.when, values)
+            or conditions.asked(form.fusion.name, form.fusion.when, values)
             or conditions.written(self._graph, match)
         )
         place = conditions.place(form.skeleton, match)

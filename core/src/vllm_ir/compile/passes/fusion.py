@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.compile.passes.base import GraphPass
-from vllm_ir.compile.passes.conditions import said
+from vllm_ir.compile.passes.conditions import asked, said, types
 from vllm_ir.compile.passes.fusing import fuse
-from vllm_ir.compile.passes.skeleton import draw, returns_views
+from vllm_ir.compile.passes.reading import Reader
+from vllm_ir.compile.passes.skeleton import draw, returns_views, writer
 from vllm_ir.compile.passes.surroundings import Surroundings
 from vllm_ir.compile.torch_fakes import fake_mode
 from vllm_ir.errors import BadFusion
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from vllm_ir.compile.passes.reading import Reader
     from vllm_ir.compile.passes.skeleton import Skeleton
     from vllm_ir.compile.passes.surroundings import Outcome
 
@@ -85,7 +85,7 @@ class Fusion(GraphPass):
     _forms: dict[object, Form] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check every part that can be looked at without tracing."""
+        """Check every part: each for itself, then the functions by drawing them on the example."""
         if not str(self.name).isidentifier():
             raise BadFusion(name=repr(self.name), problem="it has no name of its own", fix="Give it one: name='mine'.")
         for part in ("pattern", "replacement", "example"):
@@ -108,9 +108,10 @@ class Fusion(GraphPass):
                 problem = f"{part} names {unknown!r}, and its parameters are {listed(names)}"
                 fix = f"Name a parameter.{did_you_mean(str(unknown), names)}"
                 raise BadFusion(name=self.name, problem=problem, fix=fix)
-        if not all(map(callable, self.when)):
-            problem = f"when is {self.when!r}, wanted functions"
-            raise BadFusion(name=self.name, problem=problem, fix="Give functions that return a bool.")
+        for predicate in self.when:
+            _check_condition(self.name, predicate, names)
+        reader = Reader(Surroundings().ops())
+        self._check_replacement(self._draw({}, reader), reader)
 
     def apply(self, graph: fx.Graph) -> int:
         """Replace the pattern wherever it stands, as in a graph for inference, and return how often."""
@@ -152,14 +153,21 @@ class Fusion(GraphPass):
         except Exception as error:
             problem = f"its pattern cannot be traced on its example: {said(error)}"
             raise BadFusion(
-                name=self.name, problem=problem, fix="Let example() return what the pattern takes."
+                name=self.name,
+                problem=problem,
+                fix="Let example() return what the pattern takes, and the pattern tensors.",
             ) from error
+        self._check_writes("pattern", skeleton, reader)
         anchor = skeleton.anchor(reader)
         if anchor is None:
             raise BadFusion(name=self.name, problem="its pattern calls no op", fix="Write it with vllm_ir.ops.")
         if returns_views(skeleton):
             problem = "its pattern returns a view of what it is given"
             raise BadFusion(name=self.name, problem=problem, fix="Return what an operation makes.")
+        unread = next((names[place] for node, place in skeleton.parameters.items() if not node.users), None)
+        if unread is not None:
+            problem = f"its pattern does not read {unread!r}, so nothing in a graph can stand for it"
+            raise BadFusion(name=self.name, problem=problem, fix="Read it, or leave it out of both functions.")
         arguments = {
             name for node in skeleton.calls if (call := reader.read(node)) is not None for name in call.arguments
         }
@@ -170,6 +178,37 @@ class Fusion(GraphPass):
             fix = f"Call it as the op does.{did_you_mean(unbound, sorted(arguments))}"
             raise BadFusion(name=self.name, problem=problem, fix=fix)
         return Form(self, names, example, skeleton, anchor)
+
+    def _check_writes(self, which: str, skeleton: Skeleton, reader: Reader) -> None:
+        """Refuse a function that writes: it would match nothing, or leave a graph that is not functional."""
+        found = writer(skeleton, reader)
+        if found is not None:
+            problem = (
+                f"its {which} calls {found[0]}, which writes to a tensor, and graphs are functional when fusions run"
+            )
+            raise BadFusion(name=self.name, problem=problem, fix=found[1])
+
+    def _check_replacement(self, form: Form, reader: Reader) -> None:
+        """Draw the replacement on the example, and hold its results against the pattern's.
+
+        Where a condition refuses the example, the replacement need not work on it; its number of results still counts.
+        """
+        refused = asked(self.name, self.when, form.example)
+        try:
+            drawn = draw(self.replacement, form.example, {}, reader)
+        except Exception as error:
+            if refused is not None:
+                return
+            problem = f"its replacement cannot be traced on its example: {said(error)}"
+            fix = "Let it take what the pattern takes, and example() return what both take."
+            raise BadFusion(name=self.name, problem=problem, fix=fix) from error
+        wanted, found = types(form.skeleton), types(drawn)
+        if len(wanted) != len(found) or (refused is None and wanted != found):
+            problem = f"its replacement returns ({', '.join(found)}) on the example, wanted ({', '.join(wanted)})"
+            raise BadFusion(
+                name=self.name, problem=problem, fix="Return as many results as the pattern, each its dtype."
+            )
+        self._check_writes("replacement", drawn, reader)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -209,3 +248,20 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     except (TypeError, ValueError) as error:
         problem = f"{function!r} has no signature that can be read"
         raise BadFusion(name=repr(function), problem=problem, fix="Give a Python function.") from error
+
+
+def _check_condition(name: str, predicate: object, names: Sequence[str]) -> None:
+    """Refuse a condition that cannot be called with the pattern's arguments by position."""
+    if not callable(predicate):
+        problem = f"when has {predicate!r} in it, wanted functions"
+        raise BadFusion(name=name, problem=problem, fix="Give functions that return a bool.")
+    try:
+        signature = inspect.signature(predicate)
+    except (TypeError, ValueError):
+        return  # one written in C; whether it can be called shows when it is
+    try:
+        signature.bind(*names)
+    except TypeError:
+        called = getattr(predicate, "__name__", repr(predicate))
+        problem = f"its condition {called} takes {signature}, and is called with ({', '.join(names)}) by position"
+        raise BadFusion(name=name, problem=problem, fix="Let it take what the pattern takes.") from None

@@ -11,6 +11,7 @@ from vllm_ir.compile.graph import storages, tensors_of, value_of
 from vllm_ir.compile.judging import batch_sizes
 from vllm_ir.compile.passes.reading import Port, Reader, port_of
 from vllm_ir.compile.tracing import inputs_of, trace
+from vllm_ir.compile.writes import writes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from torch import fx
 
     from vllm_ir.compile.tracing import Traced
+
+_NOTHING: Any = object()
+"""Stands for no result, since a result may be None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ def draw(
         reader: reads its nodes.
 
     Raises:
+        TypeError: it returns something that is no tensor.
         Exception: whatever the function raises on fake tensors.
     """
     with quietly(args):
@@ -63,6 +68,10 @@ def draw(
     (output,) = (node for node in nodes if node.op == "output")
     results: Any = output.args[0]
     results = results if isinstance(results, (list, tuple)) else (results,)
+    strange = next((result for result in traced.results if not tensors_of(result)), _NOTHING)
+    if strange is not _NOTHING:
+        message = f"it returns {strange!r}, wanted a tensor or a tuple of tensors"
+        raise TypeError(message)
     calls = tuple(node for node in nodes if node.op == "call_function" and reader.read(node) is not None)
     return Skeleton(traced, dict(zip(holders, places, strict=True)), calls, tuple(map(port_of, results)))
 
@@ -79,3 +88,20 @@ def returns_views(skeleton: Skeleton) -> bool:
     """Tell whether a result lies in the memory of a parameter."""
     given = {s for node in skeleton.parameters for tensor in tensors_of(value_of(node)) for s in storages(tensor)}
     return any(given & storages(tensor) for tensor in tensors_of(skeleton.traced.results))
+
+
+def writer(skeleton: Skeleton, reader: Reader) -> tuple[str, str] | None:
+    """Return the first operation that writes to a tensor, by its short name, and what to write instead; or None."""
+    import torch
+
+    node = next((node for node, _ in writes(skeleton.traced.module.graph)), None)
+    if node is None:
+        return None
+    op = reader.op(node)
+    if op is not None:
+        return f"{op.name}.maybe_inplace", f"Write {op.name}."
+    name = reader.label(node)
+    plain = name.removesuffix("_")
+    if hasattr(torch.Tensor, plain):
+        return name, f"Write {plain}."
+    return name, f"Write what returns a new tensor instead of writing with {name}."
