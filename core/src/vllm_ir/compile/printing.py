@@ -7,6 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_ir.compile.graph import value_of
+from vllm_ir.errors import NothingToPrint
 
 if TYPE_CHECKING:
     import torch
@@ -43,8 +44,17 @@ def print_graph(graph: fx.Graph | fx.GraphModule) -> str:
 
     Args:
         graph: a graph or a graph module, as passes and `lower_to` functions are given one.
+
+    Raises:
+        NothingToPrint: it is neither.
     """
-    inner: Any = getattr(graph, "graph", graph)
+    import torch
+
+    given: object = graph
+    inner: object = getattr(graph, "graph", graph)
+    if not isinstance(inner, torch.fx.Graph):
+        kind = type(given).__name__
+        raise NothingToPrint(got="None" if given is None else f"{getattr(given, '__name__', 'an object')} ({kind})")
     nodes = list(inner.nodes)
     width = min(max((len(node.name) for node in nodes if node.op != "output"), default=0), _NAME)
     return "\n".join(line for node in nodes for line in _lines(node, width))

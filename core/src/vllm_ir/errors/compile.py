@@ -213,6 +213,18 @@ class NoGraph(CallError):
         )
 
 
+class NothingToPrint(CallError):
+    """Something that `print_graph` cannot show."""
+
+    def __init__(self, *, got: str) -> None:
+        self.got = got
+        super().__init__(
+            f"print_graph: got {got}, wanted a torch.fx.Graph or GraphModule, as a pass or a lower_to function is given"
+            ' one; of a function make_fx(function, tracing_mode="fake")(*arguments) makes one.',
+            got=got,
+        )
+
+
 class BadFusion(DeclarationError):
     """A fusion that cannot be one."""
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from vllm_ir import ops
 from vllm_ir.compile import print_graph
+from vllm_ir.errors import NothingToPrint
 
 from core.tests.compile.passes import decoder_parts as parts
+from core.tests.compile.passes.conftest import same_bits
 from core.tests.compile.passes.decoder_parts import R, W, X
 
 if TYPE_CHECKING:
-    import pytest
-
     from core.tests.compile.passes.conftest import Fuser
 
 BEFORE = """\
@@ -62,6 +63,16 @@ def test_a_module_and_a_graph_without_fakes(state: pytest.FixtureRequest) -> Non
     traced = make_fx(ops.silu_and_mul, tracing_mode="fake")(torch.empty(2, 8))
     assert print_graph(traced) == print_graph(traced.graph)
     assert "silu_and_mul : f32[2, 4] = silu_and_mul(arg0_1)" in print_graph(traced)
+
+
+def test_what_is_no_graph_is_told() -> None:
+    """With what was given, and how a function becomes a graph."""
+    with pytest.raises(NothingToPrint, match=r"print_graph: got None, wanted a torch\.fx\.Graph or GraphModule, as"):
+        print_graph(None)  # type: ignore[arg-type]
+    with pytest.raises(NothingToPrint, match=r"got same_bits \(function\), .* of a function make_fx\(function, "):
+        print_graph(same_bits)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"got an object \(int\)"):
+        print_graph(3)  # type: ignore[arg-type]
 
 
 def test_a_long_line_goes_on_below_its_call(fuser: Fuser) -> None:

@@ -67,7 +67,7 @@ def fuse(name: str, graph: fx.Graph, fusions: Sequence[Fusion], around: Surround
     forms = [each.form(around.table, reader) for each in fusions]
     changes, misses = 0, _Misses(name)
     for node in nodes:
-        best: tuple[tuple[int, int], str] | None = None
+        best: tuple[tuple[int, ...], str] | None = None
         if node.graph is not graph or node in sweep.gone:
             continue
         for form in forms:
@@ -132,15 +132,15 @@ class _Sweep:
         self._drawn: dict[object, Skeleton | str] = {}
         self.gone: set[fx.Node] = set()
 
-    def judge(self, form: Form, node: fx.Node) -> tuple[_Ready | None, str, tuple[int, int]]:
+    def judge(self, form: Form, node: fx.Node) -> tuple[_Ready | None, str, tuple[int, ...]]:
         """Return a match that ends in a call, or why there is none, how far that came and how much was found."""
         matcher = Matcher(form.skeleton, form.names, form.example, form.fusion.free, self._reader, form.anchor)
         match, reason = matcher.match(node)
         if reason is not None:
-            return None, reason, (0, len(match.calls))
+            return None, reason, (0, *match.size())
         found = self._conditions(form, match)
         # Of two forms that are both found, the one that came further tells more.
-        return (found, "", (0, 0)) if isinstance(found, _Ready) else (None, found[0], (found[1], len(match.calls)))
+        return (found, "", ()) if isinstance(found, _Ready) else (None, found[0], (found[1], *match.size()))
 
     def _conditions(self, form: Form, match: Match) -> _Ready | tuple[str, int]:
         """Return what may be replaced, or why it may not and how many steps were taken until that was seen."""

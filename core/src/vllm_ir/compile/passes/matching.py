@@ -32,6 +32,10 @@ class Match:
     calls: dict[fx.Node, fx.Node] = field(default_factory=dict)
     args: list[Any] = field(default_factory=list)
 
+    def size(self) -> tuple[int, int]:
+        """Return how many calls, and how many tensors, were found."""
+        return len(self.calls), sum(map(is_tensor, self.args))
+
 
 class Matcher:
     """Holds a pattern against one place of a graph.
@@ -75,7 +79,7 @@ class Matcher:
         if reason is None and any(value is UNSET for value in self._match.args):
             # What belongs to a result that the graph does not have.
             missing = next(n for n, value in zip(self._names, self._match.args, strict=True) if value is UNSET)
-            reason = f"nothing stands for {missing!r}"
+            reason = f"nothing here is {missing!r}: the graph has no call of what the pattern makes of it"
         return self._match, reason
 
     def _call(self, wanted: fx.Node, found: fx.Node, what: str = "") -> str | None:
@@ -84,8 +88,7 @@ class Matcher:
             return None if self._match.calls[wanted] is found else f"{what} comes from another call than the others"
         mine, theirs = self._reader.read(wanted), self._reader.read(found)
         if mine is None or theirs is None or mine.kind != theirs.kind:
-            label = "" if mine is None else mine.label
-            return f"{what} comes from {self._reader.label(found)}, wanted {label}"
+            return f"{what} comes from {self._reader.label(found)}, wanted {_wanted(wanted, mine)}"
         if found in self._match.calls.values():
             return f"{what} comes from a call that is another part already"
         before = Match(dict(self._match.calls), list(self._match.args))
@@ -103,8 +106,8 @@ class Matcher:
         """Take a call's arguments for the pattern's, and return why that cannot be, or None."""
         for name, wanted in mine.arguments.items():
             if name not in theirs.arguments:
-                return f"{name!r} of {mine.label} is missing"
-            reason = self._argument(f"{name!r} of {mine.label}", name, wanted, theirs.arguments[name])
+                return f"{_place(name)} of {mine.label} is missing"
+            reason = self._argument(f"{_place(name)} of {mine.label}", name, wanted, theirs.arguments[name])
             if reason is not None:
                 return reason
         return None
@@ -158,13 +161,7 @@ class Matcher:
             if wanted in self._match.calls:
                 continue
             candidates = self._candidates(wanted)
-            reason: str | None = "there is none"
-            for candidate in candidates:
-                before = Match(dict(self._match.calls), list(self._match.args))
-                reason = self._call(wanted, candidate)
-                if reason is None:
-                    break
-                self._match = before
+            reason = self._other(wanted, candidates)
             inner = any(
                 user in self._skeleton.calls
                 for holders in ports_of(wanted).values()
@@ -172,9 +169,27 @@ class Matcher:
                 for user in h.users
             )
             if reason is not None and inner:
-                call = self._reader.read(wanted)
-                return f"no {'call' if call is None else call.label} reads what it should: {reason}"
+                return reason
         return None
+
+    def _other(self, wanted: fx.Node, candidates: Sequence[fx.Node]) -> str | None:
+        """Take one of the candidates for a call of the pattern, and return why none can be, or None."""
+        mine = self._reader.read(wanted)
+        name = _wanted(wanted, mine)
+        there = ", ".join(dict.fromkeys(map(self._reader.label, candidates)))
+        reason = f"{name}, which the pattern has, is missing" + (
+            f": what it would read is read by {there}" if there else ""
+        )
+        for candidate in candidates:
+            before = Match(dict(self._match.calls), list(self._match.args))
+            found = self._call(wanted, candidate, name)
+            if found is None:
+                return None
+            self._match = before
+            theirs = self._reader.read(candidate)
+            if mine is not None and theirs is not None and mine.kind == theirs.kind:
+                reason = found
+        return reason
 
     def _candidates(self, wanted: fx.Node) -> list[fx.Node]:
         """Return the graph's calls that read what one of the pattern's reads."""
@@ -209,7 +224,9 @@ def differences(drawn: Skeleton, skeleton: Skeleton, match: Match, reader: Reade
             return "on these arguments the pattern is another graph"
         for name, value in wanted.arguments.items():
             if not is_tensor(value) and not _equal(value, found.arguments.get(name)):
-                return f"{name!r} of {wanted.label} is {_short(found.arguments.get(name))}, wanted {_short(value)}"
+                return (
+                    f"{_place(name)} of {wanted.label} is {_short(found.arguments.get(name))}, wanted {_short(value)}"
+                )
         reason = _kinds(wanted, tensors_of(value_of(mine)), tensors_of(value_of(theirs)))
         if reason is not None:
             return reason
@@ -241,6 +258,24 @@ def _exchanged(call: Call) -> Call:
     """Return a call with its first two arguments exchanged."""
     (first, one), (second, other), *rest = call.arguments.items()
     return Call(call.kind, call.label, dict([(first, other), (second, one), *rest]), commutes=call.commutes)
+
+
+def _place(name: str) -> str:
+    """Return an argument's name in words: torch's operations call their first two `self` and `other`."""
+    return {"self": "the first argument", "other": "the second argument"}.get(name, repr(name))
+
+
+def _wanted(node: fx.Node, call: Call | None) -> str:
+    """Return what a pattern has at a node, in words.
+
+    Args:
+        node: of the pattern.
+        call: what it calls.
+    """
+    if call is None or call.kind not in (CAST, VIEW):
+        return "a call" if call is None else call.label
+    (dtype,) = {tensor.dtype for tensor in tensors_of(value_of(node))}
+    return f"a cast (to {_short(dtype)} in the pattern's example)" if call.kind == CAST else "a view"
 
 
 def _short(value: Any) -> str:
