@@ -11,7 +11,7 @@ from vllm_ir import runtime
 from vllm_ir.compile import inductor_options
 from vllm_ir.compile.passes.base import GraphPass
 from vllm_ir.compile.passes.fusions import make, read_fusions
-from vllm_ir.compile.passes.order import ordered
+from vllm_ir.compile.passes.order import check_names, ordered
 from vllm_ir.config import IrOpPriorityConfig
 from vllm_ir.errors import BadCompileOption, UnknownCompileOption
 from vllm_ir.errors.base import listed
@@ -69,6 +69,7 @@ class CompileOptions:
         for each in self.passes:
             if not isinstance(each, GraphPass):
                 raise BadCompileOption(option="passes", got=f"a sequence with {each!r}", wanted="GraphPass objects")
+        check_names(self.passes, self.fusions)
         if self.lower_to != INDUCTOR:
             _check_compiler(self.lower_to)
         if not isinstance(self.exact, bool):
@@ -86,6 +87,7 @@ class CompileOptions:
         Raises:
             UnknownCompileOption: neither this backend nor Inductor knows an option.
             UnknownFusion: there is no built-in fusion of a name.
+            PassesOfOneName: a fusion in `passes` has the name of another pass.
             BadCompileOption: an option cannot have that value, or the options are no mapping of names.
             MalformedPriority: a list of providers cannot be read.
         """

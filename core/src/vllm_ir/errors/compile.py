@@ -258,6 +258,26 @@ class PassesInCircle(ConfigurationError):
         )
 
 
+class PassesOfOneName(ConfigurationError):
+    """Two graph passes that neither a report nor `before` and `after` could tell apart.
+
+    Args:
+        name: of both.
+        first: what one of them is, and where it was asked for.
+        second: the same of the other.
+    """
+
+    def __init__(self, *, name: str, first: str, second: str) -> None:
+        self.name, self.first, self.second = name, first, second
+        super().__init__(
+            f"Two graph passes of one compilation are called {name!r}: {first}, and {second}."
+            " Give one of them another name, or take one out.",
+            name=name,
+            first=first,
+            second=second,
+        )
+
+
 class BrokenPass(DeclarationError):
     """A graph pass raised, or left a graph that does not hold together."""
 

@@ -10,11 +10,12 @@ import vllm_ir
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from vllm_ir import Unsupported, ops
-from vllm_ir.compile import Fusion, fusions
+from vllm_ir.compile import Fusion, FusionGroup, fusions
 from vllm_ir.compile.options import CompileOptions
+from vllm_ir.compile.passes import async_tp, sequence_parallel
 from vllm_ir.compile.passes.order import ordered
 from vllm_ir.compile.passes.surroundings import Surroundings
-from vllm_ir.errors import BadCompileOption, BadFusion, PassesInCircle, UnknownFusion
+from vllm_ir.errors import BadCompileOption, BadFusion, IrWarning, PassesInCircle, PassesOfOneName, UnknownFusion
 
 from core.tests.compile.passes import decoder_parts as parts
 from core.tests.compile.passes.conftest import Printing, same_bits
@@ -410,6 +411,37 @@ def test_passes_in_a_circle_are_named() -> None:
     with pytest.raises(PassesInCircle, match="'a' before 'c' before 'b' before 'a'") as caught:
         ordered([first, second, third])
     assert caught.value.names == ("a", "c", "b", "a")
+
+
+def test_two_passes_of_one_name_are_told_apart_or_refused() -> None:
+    """A fusion shares its name with nobody; passes of a program's own class may."""
+    with pytest.raises(PassesOfOneName) as caught:
+        vllm_ir.compile(plainly, passes=[make(name="add_norm")], fusions=["add_norm"])
+    assert str(caught.value) == (
+        "Two graph passes of one compilation are called 'add_norm': the built-in add_norm that fusions=[...] switches"
+        " on, and a Fusion in passes=[...]. Give one of them another name, or take one out."
+    )
+    with pytest.raises(PassesOfOneName, match="'own': a Fusion in passes"):
+        CompileOptions(passes=(make(), make()))
+    with pytest.raises(PassesOfOneName, match=r"'add_norm': a FusionGroup in passes=.*, and a Fusion in passes"):
+        CompileOptions(passes=(fusions.add_norm(always=True), make(name="add_norm")))
+    assert len(CompileOptions(passes=(make(name="add_norm"), Printing([]), Printing([]))).all_passes()) == 3
+
+
+@pytest.mark.parametrize("part", ["before", "after"])
+def test_a_misspelt_neighbour_is_told(part: str) -> None:
+    """With the nearest name; one of the core that is not switched on is known; none is its own neighbour."""
+    with pytest.warns(IrWarning) as caught:
+        vllm_ir.compile(plainly, passes=[make(**{part: ("norm_qant",)})])
+    (text,) = [str(each.message) for each in caught]
+    assert text.startswith(f"Graph pass 'own': {part} names 'norm_qant', which no pass of this compilation and none of")
+    assert text.endswith(" Did you mean 'norm_quant'?")
+    for name in ("norm_quant", sequence_parallel.SequenceParallelism.name, async_tp.AsyncTensorParallelism.name):
+        assert CompileOptions(passes=(make(**{part: (name,)}),)).passes
+    with pytest.raises(BadFusion, match=f"Fusion own: {part} names 'own', which it is itself"):
+        make(**{part: ("own",)})
+    with pytest.raises(BadFusion, match=f"Fusion group: {part} names 'group', which it is itself"):
+        FusionGroup(name="group", members=(make(),), **{part: ("group",)})
 
 
 def test_an_unknown_name_is_told_with_the_nearest() -> None:

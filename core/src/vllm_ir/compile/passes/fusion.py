@@ -108,6 +108,7 @@ class Fusion(GraphPass):
                 problem = f"{part} names {unknown!r}, and its parameters are {listed(names)}"
                 fix = f"Name a parameter.{did_you_mean(str(unknown), names)}"
                 raise BadFusion(name=self.name, problem=problem, fix=fix)
+        _check_itself(self)
         for predicate in self.when:
             _check_condition(self.name, predicate, names)
         reader = Reader(Surroundings().ops())
@@ -220,12 +221,19 @@ class FusionGroup(GraphPass):
         members: the fusions.
         before: names of passes that it goes before.
         after: names of passes that it goes behind.
+
+    Raises:
+        BadFusion: it is to go before or behind itself.
     """
 
     name: str = ""
     members: tuple[Fusion, ...]
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check what it declares about others."""
+        _check_itself(self)
 
     def apply(self, graph: fx.Graph) -> int:
         """Replace the patterns wherever they stand, as in a graph for inference, and return how often."""
@@ -248,6 +256,14 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     except (TypeError, ValueError) as error:
         problem = f"{function!r} has no signature that can be read"
         raise BadFusion(name=repr(function), problem=problem, fix="Give a Python function.") from error
+
+
+def _check_itself(fusion: Fusion | FusionGroup) -> None:
+    """Refuse one that is to go before or behind itself."""
+    part = next((part for part in ("before", "after") if fusion.name in getattr(fusion, part)), None)
+    if part is not None:
+        problem = f"{part} names {fusion.name!r}, which it is itself"
+        raise BadFusion(name=fusion.name, problem=problem, fix="Name other passes.")
 
 
 def _check_condition(name: str, predicate: object, names: Sequence[str]) -> None:

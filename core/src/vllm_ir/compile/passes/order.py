@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Final
 
-from vllm_ir.errors import PassesInCircle
+from vllm_ir.compile.passes.fusion import Fusion, FusionGroup
+from vllm_ir.compile.passes.fusions import NAMES
+from vllm_ir.errors import IrWarning, PassesInCircle, PassesOfOneName
+from vllm_ir.errors.base import did_you_mean, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from vllm_ir.graphs import BasePass
+
+_OTHERS: Final = ("sequence_parallelism", "async_tensor_parallelism")
+"""Names of the core's passes that `fusions` does not switch on."""
+
+
+def check_names(passes: Sequence[BasePass], built_in: Iterable[str]) -> None:
+    """See to it that a name tells a fusion, and what one declares about others means one.
+
+    Args:
+        passes: the user's. Passes of a class of theirs may share a name; fusions may not.
+        built_in: names of the fusions that are switched on.
+
+    Raises:
+        PassesOfOneName: a fusion has the name of another pass.
+    """
+    seen = {name: (f"the built-in {name} that fusions=[...] switches on", True) for name in built_in}
+    for each in passes:
+        fusion = isinstance(each, (Fusion, FusionGroup))
+        what = f"a {type(each).__name__} in passes=[...]"
+        known = seen.setdefault(each.name, (what, fusion))
+        if known[0] is not what and (fusion or known[1]):
+            raise PassesOfOneName(name=each.name, first=known[0], second=what)
+    names = list(dict.fromkeys((*(each.name for each in passes), *NAMES, *_OTHERS)))
+    declared = [
+        (each, part, name) for each in passes for part in ("before", "after") for name in getattr(each, part, ())
+    ]
+    for each, part, name in declared:
+        if name not in names:
+            text = (
+                f"Graph pass {each.name!r}: {part} names {name!r}, which no pass of this compilation and none of the"
+                f" core has, so it asks for nothing; there are {listed(names)}.{did_you_mean(name, names)}"
+            )
+            warnings.warn(text, IrWarning, stacklevel=2)
 
 
 def ordered(passes: Iterable[BasePass]) -> tuple[BasePass, ...]:
