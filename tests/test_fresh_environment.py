@@ -36,7 +36,8 @@ def test_installing_switches_it_on_and_uninstalling_off(
     fresh.pip("install", "--no-deps", str(workspace.root / "core"))
     before = fresh.run(*wanted)
     assert before.returncode == 2, before.stderr
-    assert "provider 'first_provider' for op 'rms_norm' is not installed (there are: 'native')" in before.stderr
+    told = "provider 'first_provider' for op 'rms_norm' is not installed (there are: 'native', 'unfused')"
+    assert told in before.stderr
 
     fresh.pip("install", "--no-deps", str(workspace.root / "docs" / "first_provider"))
     during = fresh.run(*wanted)
@@ -46,6 +47,7 @@ def test_installing_switches_it_on_and_uninstalling_off(
         loaded = json.loads(fresh.run("-m", "vllm_ir", "list", "--load", "--json").stdout)
         assert [(each["name"], each["state"]) for each in loaded["providers"]] == [
             ("native", "loaded"),
+            ("unfused", "loaded"),
             ("first_provider", "loaded"),
         ]
         assert fresh.run("-c", SAME_BITS).stdout.split() == ["first_provider", "True"]

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch, which this interpreter has not")
 
+CORE = {"native", "unfused"}
+"""The providers that the core brings."""
+
 PROJECT = """
 [build-system]
 requires = ["hatchling"]
@@ -248,7 +251,7 @@ def test_files_of_any_kind_are_told_and_run_nothing(fleet: Fresh) -> None:
         "dotted": "broken import",
         "newer": "manifest newer",
     }
-    assert {name for name in found if name not in kinds} == {"native", "good", "torn", "misspelt", "absent"}
+    assert {name for name in found if name not in kinds} == {*CORE, "good", "torn", "misspelt", "absent"}
     assert executed(fleet) == []
     for verb in (["show", "good"], ["show", "painting"], ["explain", "rms_norm", "--static"], ["doctor"]):
         done = fleet.run("-m", "vllm_ir", *verb)
@@ -281,7 +284,7 @@ def test_a_process_goes_on_with_what_works(fleet: Fresh) -> None:
     told = json.loads(done.stdout)
     assert told["served"] == 1.0
     assert told["torn"] == []
-    assert {name for name, state in told["states"].items() if state == "loaded"} == {"native", "good"}
+    assert {name for name, state in told["states"].items() if state == "loaded"} == {*CORE, "good"}
     assert f"INFO:vllm_ir:{told['summary']}" in done.stderr
     for part in ("good serves 1 op", "torn (broken import)", "huge (manifest malformed)"):
         assert part in told["summary"]
@@ -291,10 +294,10 @@ def test_a_process_goes_on_with_what_works(fleet: Fresh) -> None:
 
 @pytest.mark.parametrize(
     ("value", "wanted"),
-    [(" good , native ", {"native", "good"}), ("", {"native"}), ("drill-good", {"native", "good"})],
+    [(" good , native ", {*CORE, "good"}), ("", CORE), ("drill-good", {*CORE, "good"})],
 )
 def test_an_allow_list_is_read_as_it_is_meant(fleet: Fresh, value: str, wanted: set[str]) -> None:
-    """Blanks are none of a name, an empty list is none but native, and a distribution's name is one, too."""
+    """Blanks are none of a name, an empty list is none but the core's own, and a distribution's name is one, too."""
     _, found, _ = listed(fleet, VLLM_IR_PROVIDERS=value)
     assert {name for name, each in found.items() if each["failure"] is None} == wanted
     assert executed(fleet) == []
