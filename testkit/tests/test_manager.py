@@ -96,7 +96,7 @@ def test_hooks_are_loaded_as_discovery_loads_them(
         record = manager.load(name, write(tmp_path, name, monkeypatch))
         assert record.failure is None
         assert record.providers[0].state == "loaded"
-    assert {each.name for each in vllm_ir.providers()} == {"native", "one", "two"}
+    assert {each.name for each in vllm_ir.providers()} == {"native", "unfused", "one", "two"}
     assert manager.conformance("one", checks=["zero_tokens"]).clean
 
 

@@ -63,6 +63,7 @@ def isolated(
             op.strip()
             state.board(op).ledger = Ledger(op.name)
             state.board(op).forget_scopes()
+        state.changes.scopes.clear()  # also those of ops that were forgotten while somebody still held a scope
         before = state.swap(fresh)
     try:
         yield state

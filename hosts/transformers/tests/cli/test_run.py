@@ -53,7 +53,8 @@ def test_the_answer_comes_first_and_then_what_ran(base: list[str], capsys: pytes
     assert rows["fused_add_rms_norm"][1:4] == ["native", "8", "2"]
     assert rows["silu_and_mul"][1:4] == ["native", "8", "2"]
     assert rows["rotary_embedding"][1:4] == ["native", "8", "2"]
-    assert "rms_norm takes 3 of 5 norms per forward pass; the other 2 run in fused_add_rms_norm" in rest
+    told = "rms_norm takes 3 of 5 norms per forward pass; the other 2 run in fused_add_rms_norm"
+    assert told in " ".join(rest.split())  # a long path to the model folds the line
     assert captured.err == ""
 
 
