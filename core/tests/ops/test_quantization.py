@@ -75,15 +75,13 @@ def test_static(shape: tuple[int, ...], dtype: torch.dtype, lay: Any, sound: Any
     assert torch.equal(x, kept)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if 0 not in shape], ids=str)
 @pytest.mark.parametrize("per_token", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_dynamic(
     shape: tuple[int, ...], per_token: bool, dtype: torch.dtype, lay: Any, sound: Any, same_bits: Any
 ) -> None:
     """The largest magnitude of a row or of the tensor makes the scale, and a bound cuts it, to the bit."""
-    if 0 in shape:
-        pytest.skip("there is no largest of no tokens; zero tokens have their own test")
     x = lay(torch.randn(shape).to(dtype))
     for quantized in FP8:
         for bound in (None, 1.3):

@@ -17,7 +17,7 @@ Inputs = dict[str, torch.Tensor]
 
 pytestmark = pytest.mark.skipif(
     attending.QUESTION not in sdpa_attention.sdpa_attention_forward.__code__.co_names,
-    reason="this version of Transformers does not ask whether a compiler looks on when it attends",
+    reason="needs a Transformers that asks whether a compiler looks on when it attends",
 )
 
 

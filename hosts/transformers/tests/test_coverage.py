@@ -199,7 +199,7 @@ def row(family: str, zoo: Zoo, notes: Notes) -> str:
 
 
 @pytest.mark.skipif(
-    not transformers.__version__.startswith(VERSION), reason=f"the README's table is that of Transformers {VERSION}"
+    not transformers.__version__.startswith(VERSION), reason=f"needs Transformers {VERSION}, whose table it is"
 )
 def test_the_readme_has_the_table(zoo: Zoo) -> None:
     """What the code finds in each family is what a reader is told."""
