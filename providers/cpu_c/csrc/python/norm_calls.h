@@ -89,9 +89,10 @@ PyObject* fused_add_rms_norm(PyObject*, PyObject* const* args, Py_ssize_t count)
     return failed(VLLM_IR_BAD_SIZE);
   }
   const int64_t each = bytes_of(norm.dtype);
-  // Results are contiguous: what is not, or is given twice, gets memory of its own even where it was donated.
+  // Results are contiguous: what is not, or shares memory, gets memory of its own even where it was donated.
   const bool donated = args[5] == Py_True && contiguous(norm.x) && contiguous(norm.residual) &&
-                       apart(norm.x, norm.residual, each);
+                       apart(norm.x, norm.residual) &&
+                       (!norm.weighted || (apart(norm.x, norm.weight) && apart(norm.residual, norm.weight)));
   call.out = data_of(norm.x);
   call.residual_out = data_of(norm.residual);
   PyObject* out = donated ? keep(args[0]) : make_output(args[0], norm.x, norm.hidden, each, &call.out);

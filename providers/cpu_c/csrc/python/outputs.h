@@ -84,11 +84,26 @@ PyObject* keep(PyObject* object) {
   return object;
 }
 
-// Whether two tensors share memory, judged by the spans that they reach over.
-bool apart(const DLTensor& a, const DLTensor& b, int64_t each) {
-  const char* first = static_cast<char*>(data_of(a));
-  const char* second = static_cast<char*>(data_of(b));
-  return first + count_of(a) * each <= second || second + count_of(b) * each <= first;
+// The addresses between which all elements of a tensor lie, the second behind the last of them.
+struct Span {
+  const char *begin, *end;
+};
+
+Span span_of(const DLTensor& t) {
+  const char* begin = static_cast<char*>(data_of(t));
+  const int64_t each = t.dtype.bits * t.dtype.lanes / 8;
+  const int64_t count = count_of(t);
+  if (count == 0 || t.strides == nullptr) return {begin, begin + count * each};
+  int64_t last = 0;
+  for (int32_t d = 0; d < t.ndim; ++d) last += (t.shape[d] - 1) * t.strides[d];
+  return {begin, begin + (last + 1) * each};
+}
+
+// Whether two tensors share no memory, judged by their spans. A donated tensor is written only where this holds for it
+// and for all that is read beside it: what a thread writes may come before what another reads.
+bool apart(const DLTensor& a, const DLTensor& b) {
+  const Span first = span_of(a), second = span_of(b);
+  return first.begin == first.end || second.begin == second.end || first.end <= second.begin || second.end <= first.begin;
 }
 
 }  // namespace

@@ -155,9 +155,11 @@ PyObject* quant(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   PyObject* sum = nullptr;
   if (quant.added) {
-    // A sum is contiguous, and lies in the residual's memory only where x does not.
+    // A sum is contiguous, and lies in the residual's memory only where nothing else does.
     const bool donated = args[11] == Py_True && contiguous(quant.residual) && contiguous(quant.x) &&
-                         apart(quant.x, quant.residual, each);
+                         apart(quant.residual, quant.x) &&
+                         (!quant.weighted || apart(quant.residual, quant.weight)) &&
+                         (!quant.scaled || apart(quant.residual, quant.scale));
     call.residual_out = data_of(quant.residual);
     sum = donated ? keep(args[1]) : make_output(args[0], quant.x, quant.size, each, &call.residual_out);
     if (sum == nullptr) {

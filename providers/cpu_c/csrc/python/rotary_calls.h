@@ -24,11 +24,10 @@ bool heads_fit(const DLTensor& x, int64_t head_size) {
   return activation(x) && x.shape[x.ndim - 1] % head_size == 0;
 }
 
-// How heads are normalised before they are turned; `weight` is NULL where there is none.
+// How heads are normalised before they are turned; `weight` is set where they are `weighted`.
 struct HeadNorm {
-  bool wanted = false;
-  const void* weight = nullptr;
-  int32_t weight_dtype = 0;
+  bool wanted = false, weighted = false;
+  DLTensor weight{};
   float epsilon = 0.0f;
 };
 
@@ -80,8 +79,8 @@ PyObject* turn(PyObject* object, const DLTensor& x, const RotaryArguments& rotar
   call.cache_dtype = dtype_of(rotary.cache);
   call.neox = neox;
   call.normalized = norm.wanted;
-  call.weight = norm.weight;
-  call.weight_dtype = norm.weight != nullptr ? norm.weight_dtype : call.dtype;
+  call.weight = norm.weighted ? data_of(norm.weight) : nullptr;
+  call.weight_dtype = norm.weighted ? dtype_of(norm.weight) : call.dtype;
   call.epsilon = norm.epsilon;
   int32_t status = VLLM_IR_OK;
   if (!run(vllm_ir_cpu_c_rotary, &call, 2 * each * count_of(x), &status) || status != VLLM_IR_OK) {
@@ -111,7 +110,11 @@ PyObject* rotated(PyObject* const* given, const RotaryArguments& rotary, const H
     const int64_t heads = count_of(*x) / rotary.head_size;
     if (rotary.tokens == 0 ? heads != 0 : heads % rotary.tokens != 0) return failed(VLLM_IR_BAD_SIZE);
   }
-  const bool donated = may_write && apart(rotary.query, rotary.key, bytes_of(rotary.dtype));
+  bool donated = may_write && apart(rotary.query, rotary.key);
+  for (const DLTensor* x : {&rotary.query, &rotary.key}) {
+    donated = donated && apart(*x, rotary.positions) && apart(*x, rotary.cache);
+    for (const HeadNorm* norm : {&query_norm, &key_norm}) donated = donated && (!norm->weighted || apart(*x, norm->weight));
+  }
   PyObject* query = turn(given[1], rotary.query, rotary, query_norm, neox, donated);
   if (query == nullptr) return nullptr;
   PyObject* key = turn(given[2], rotary.key, rotary, key_norm, neox, donated);
@@ -138,11 +141,9 @@ int read_norm_rope(PyObject* const* args, RotaryArguments* rotary, HeadNorm* nor
   for (int i = 0; taken == 1 && i < 2; ++i) {
     norms[i].wanted = true;
     if (args[3 + i] == Py_None) continue;
-    DLTensor weight;
-    if (!read(args[3 + i], &weight)) return -1;
-    if (!weight_fits(weight, rotary->dtype, rotary->head_size)) return 0;
-    norms[i].weight = data_of(weight);
-    norms[i].weight_dtype = dtype_of(weight);
+    if (!read(args[3 + i], &norms[i].weight)) return -1;
+    if (!weight_fits(norms[i].weight, rotary->dtype, rotary->head_size)) return 0;
+    norms[i].weighted = true;
   }
   return taken;
 }
