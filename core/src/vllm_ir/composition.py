@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from vllm_ir.errors import BadSignature, BadValue
 from vllm_ir.generation import make_function
+from vllm_ir.memory import lie_apart
 from vllm_ir.names import RESERVED_PREFIX as PREFIX
 from vllm_ir.signature import REQUIRED, Signature
 
@@ -111,6 +112,23 @@ class Composition:
         """Return the parts as calls that write to nothing, for a graph, where copies are nobody's business yet."""
         return Parts({part.name: part for part in self.parts})
 
+    def donating(self, activations: Sequence[int]) -> Callable[..., Parts]:
+        """Return what chooses the parts for a call whose activations are donated, as `dispatching` has them.
+
+        They are given away only where nothing else lies in their memory: what one part has written, the meaning may
+        read behind it, a scale out of the residual, say.
+
+        Args:
+            activations: their positions among the op's parameters.
+        """
+        kept, giving = (self.dispatching(donated=donated) for donated in (False, True))
+
+        def choose(*args: Any) -> Parts:
+            """Return the parts for one call."""
+            return giving if lie_apart(args, activations) else kept
+
+        return choose
+
     def dispatching(self, *, donated: bool) -> Parts:
         """Return the parts as a program calls them, each of which selects for itself.
 
@@ -143,21 +161,20 @@ class Composition:
         self.meaning(Parts({part.name: recorded(part) for part in self.parts}), *args)
         return found
 
-    def over(self, parts: Parts, name: str) -> Callable[..., Any]:
+    def over(self, parts: Parts | Callable[..., Parts], name: str) -> Callable[..., Any]:
         """Return the meaning as a function of the op's own parameters.
 
         Args:
-            parts: what it calls.
+            parts: what it calls, or what chooses that by the arguments of a call.
             name: what tracebacks call the function.
         """
         _, *parameters = Signature.read(self.meaning, f"op {self.op!r}").parameters
         declared = ", ".join(
             p.name if p.default is REQUIRED else f"{p.name}={PREFIX}default_{p.name}" for p in parameters
         )
-        source = (
-            f"def {name}({declared}):\n"
-            f"    return {PREFIX}meaning({', '.join([f'{PREFIX}parts', *(p.name for p in parameters)])})"
-        )
+        given = ", ".join(p.name for p in parameters)
+        chosen = f"{PREFIX}parts" if isinstance(parts, Parts) else f"{PREFIX}parts({given})"
+        source = f"def {name}({declared}):\n    return {PREFIX}meaning({chosen}, {given})"
         scope: dict[str, Any] = {f"{PREFIX}default_{p.name}": p.default for p in parameters}
         made = make_function(source, name, {**scope, f"{PREFIX}meaning": self.meaning, f"{PREFIX}parts": parts})
         made.__module__, made.__qualname__ = self.meaning.__module__, name

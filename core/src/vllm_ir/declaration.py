@@ -187,7 +187,9 @@ def unfused_implementation(declaration: OpDeclaration) -> IrOpImpl | None:
         return None
     name = f"{declaration.name}_unfused"
     keeping = composition.over(composition.dispatching(donated=False), name)
-    giving = composition.over(composition.dispatching(donated=True), name) if declaration.allow_inplace else keeping
+    giving = keeping
+    if declaration.allow_inplace:
+        giving = composition.over(composition.donating(declaration.activation_indices), name)
     return IrOpImpl(
         op_name=declaration.name,
         provider=UNFUSED,
