@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from vllm_ir import ops
-from vllm_ir_provider_triton import loading
+from vllm_ir_provider_triton import configuration, loading, tuned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from vllm_ir_provider_triton.variants import Launch
 
@@ -60,6 +60,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _same_numbers() -> None:
     """Start every test from one seed."""
     torch.manual_seed(7)
+
+
+def forget_tables() -> None:
+    """Forget what tables said, and the shapes that were chosen by them."""
+    tuned.tables.cache_clear()
+    configuration.forget()
+
+
+@pytest.fixture(autouse=True)
+def tables(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give every test a folder of tuned launches of its own, and forget what it found there.
+
+    Shapes are chosen once a process: what one test tuned would be compiled by the next.
+    """
+    folder = tmp_path_factory.mktemp("tables")
+    monkeypatch.setenv("VLLM_IR_CACHE", str(folder))
+    forget_tables()
+    yield folder
+    forget_tables()
 
 
 BY_TOKEN = True

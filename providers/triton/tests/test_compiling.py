@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from products import changed, narrow_products
-from registers import ARCHS, COMPILER, confirm, measured, nowhere, one_parser_at_a_time, shown, target, written
+from registers import ARCHS, COMPILER, measured, nowhere, one_parser_at_a_time, shown, target, written
 from vllm_ir.plugins.manifest import FILE
 from vllm_ir.plugins.manifest_file import read_manifest
 from vllm_ir_provider_triton import compiling, geometry, rotation
@@ -100,7 +100,6 @@ def test_every_kernel_compiles_in_its_registers(cache: Path, monkeypatch: pytest
     one_parser_at_a_time(monkeypatch)
     found = measured(variants, cache)
     budgets = tomllib.loads(BUDGETS.read_text(encoding="utf-8"))
-    confirm(found, budgets, variants, cache, monkeypatch)
     assert found == budgets, written(found)
     assert len(found) == 35
     assert {counts[1] for row in found.values() for counts in row.values()} == {0}

@@ -14,20 +14,17 @@ from vllm_ir_provider_triton.configuration import MACHINES, Shape, choose, choos
 from vllm_ir_provider_triton.errors import UnusableTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 SIZES = (1, 7, 64, 65, 128, 576, 1000, 2048, 4096, 5120, 8192, 11008, 16384, 16385, 10**6, 2**30)
 MANY = {"few": False}
+TWICE = ("one test", "the next test")
 
 
 @pytest.fixture(autouse=True)
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give where this machine's table lies, and forget what was read before and after."""
-    monkeypatch.setenv("VLLM_IR_CACHE", str(tmp_path))
-    forget()
-    yield tmp_path / "triton" / "launch.json"
-    forget()
+def table(tables: Path) -> Path:
+    """Give where this machine's table lies."""
+    return tables / "triton" / "launch.json"
 
 
 def forget() -> None:
@@ -82,6 +79,16 @@ def test_what_was_found_here_stands_before_the_rule(table: Path) -> None:
     assert choose("gate", "sm_80", 4096, 2, few=True).warps == 2
     assert choose_heads("sm_90", 64, 32, 2) == Shape(2, 64, 1)
     assert (table.stat().st_mode & 0o777, table.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+@pytest.mark.parametrize("test", TWICE)
+def test_what_a_test_tunes_the_next_does_not_see(table: Path, test: str) -> None:
+    """Since a shape is chosen once a process, kernels would be compiled with it and need other registers."""
+    assert test in TWICE
+    assert choose("norm", "sm_90", 1001, 2, **MANY) == configuration.by_rule("norm", "sm_90", 1001, 2, **MANY)
+    tuned.write(table, "sm_90", {tuned.key("norm", 1024, 2, few=False): (1, 2)})
+    configuration.forget()
+    assert choose("norm", "sm_90", 1001, 2, **MANY).warps == 2
 
 
 @pytest.mark.parametrize("pair", [(1, 64), (64, 8), (3, 8), (32, 1024), (1, 3)])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 from products import changed, narrow_products
-from registers import COMPILER, confirm, measured, nowhere, one_parser_at_a_time, shown, target, written
+from registers import COMPILER, measured, nowhere, one_parser_at_a_time, shown, target, written
 from vllm_ir_provider_triton import compiling, head_norms, quantization
 
 if sys.version_info >= (3, 11):
@@ -126,7 +126,6 @@ def test_every_quantising_kernel_compiles_in_its_registers(cache: Path, monkeypa
     one_parser_at_a_time(monkeypatch)
     found = measured(variants, cache)
     budgets = tomllib.loads(BUDGETS.read_text(encoding="utf-8"))
-    confirm(found, budgets, variants, cache, monkeypatch)
     assert found == budgets, written(found)
     assert len(found) == 19
     assert {counts[1] for row in found.values() for counts in row.values()} == {0}

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 from vllm_ir import ops
-from vllm_ir_provider_triton import declared, norm_quant_kernels, quant_calls, quant_kernels, quant_torch_ops
+from vllm_ir_provider_triton import declared, norm_quant_kernels, quant_calls, quant_kernels, torch_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,26 +47,34 @@ def torch_calls() -> dict[str, tuple[Any, ...]]:
     _, *heads = getattr(ops, QK).generate_inputs(num_tokens=TOKENS, hidden_size=64)
     positions = torch.arange(TOKENS)
     return {
-        "static_quant": (x, scale, FP8, True),
-        "token_quant": (x, scale, FP8, False),
-        "tensor_quant": (x, scale, FP8, True),
-        "group_quant": (x, 16, True, True, FP8, False),
-        "norm_static_quant": (x, weight, scale, EPSILON, FP8),
-        "norm_token_quant": (x, None, EPSILON, None, FP8),
-        "fused_static_quant": (x, residual, weight, scale, EPSILON, FP8),
-        "fused_static_quant_": (x, residual, weight, scale, EPSILON, FP8),
-        "fused_token_quant": (x, residual, weight, EPSILON, None, FP8),
-        "fused_token_quant_": (x, residual, None, EPSILON, scale, FP8),
+        "static_quant_fp8": (x, scale, FP8),
+        "silu_and_mul_static_quant_fp8": (x, scale, FP8),
+        "dynamic_quant_fp8": (x, True, scale, FP8),
+        "silu_and_mul_dynamic_quant_fp8": (x, False, scale, FP8),
+        "dynamic_group_quant_fp8": (x, 16, True, True, FP8),
+        "silu_and_mul_group_quant_fp8": (x, 16, False, True),
+        "rms_norm_static_quant_fp8": (x, weight, scale, EPSILON, FP8),
+        "rms_norm_dynamic_quant_fp8": (x, None, EPSILON),
+        "fused_add_rms_norm_static_quant_fp8": (x, residual, weight, scale, EPSILON, FP8),
+        "fused_add_rms_norm_static_quant_fp8_": (x, residual, weight, scale, EPSILON),
+        "fused_add_rms_norm_dynamic_quant_fp8": (x, residual, weight, EPSILON),
+        "fused_add_rms_norm_dynamic_quant_fp8_": (x, residual, None, EPSILON, True, scale, FP8),
         QK: (positions, *heads),
         f"{QK}_": (positions, *heads),
     }
+
+
+def definition(op: str) -> Any:
+    """Return torch's definition of an op, or of its form that writes if the name ends so."""
+    made = getattr(torch_ops, op.removesuffix("_"))
+    return made.inplace if op.endswith("_") else made.functional
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _on_cpu() -> None:
     """Register the ops' functions for the CPU, too, for the rest of this process."""
     for op in torch_calls():
-        defined = getattr(quant_torch_ops, op)
+        defined = definition(op)
         defined.register_kernel("cpu")(defined._init_fn)
 
 
@@ -94,7 +102,7 @@ def clones(args: tuple[Any, ...]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("op", torch_calls())
 def test_torch_finds_no_fault_with_a_quantising_op(op: str) -> None:
     """Schema, fake, and use under AOTAutograd with changing sizes."""
-    opcheck(getattr(quant_torch_ops, op), clones(torch_calls()[op]))
+    opcheck(definition(op), clones(torch_calls()[op]))
 
 
 @pytest.mark.parametrize("name", calls())
@@ -141,8 +149,8 @@ def test_dynamo_takes_a_quantising_kernel_in_one_graph(name: str, monkeypatch: p
     torch.compiler.reset()
     function, args = calls()[name]
     got = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")(*clones(args))
-    monkeypatch.setattr(quant_kernels, "quant_torch_ops", None)
-    monkeypatch.setattr(norm_quant_kernels, "quant_torch_ops", None)
+    monkeypatch.setattr(quant_kernels, "torch_ops", None)
+    monkeypatch.setattr(norm_quant_kernels, "torch_ops", None)
     same(got, function(*clones(args)))
 
 
@@ -150,12 +158,12 @@ def test_a_quantising_op_settles_what_its_kernel_could_not_write_in_place() -> N
     """For a residual of any strides, and for one that is x, too."""
     x = torch.randn(3, 2, 64)
     for op, others in (
-        ("fused_static_quant_", (torch.ones(1), EPSILON, FP8)),
-        ("fused_token_quant_", (EPSILON, None, FP8)),
+        ("fused_add_rms_norm_static_quant_fp8_", (torch.ones(1), EPSILON, FP8)),
+        ("fused_add_rms_norm_dynamic_quant_fp8_", (EPSILON, True, None, FP8)),
     ):
         residual = torch.randn(3, 2, 64)[:, 0]
         wanted = x[:, 1] + residual
-        getattr(quant_torch_ops, op)(x[:, 1], residual, None, *others)
+        definition(op)(x[:, 1], residual, None, *others)
         assert torch.equal(residual, wanted)
     query = torch.randn(3, 2, 64)[:, 0]
     args = (
@@ -165,7 +173,7 @@ def test_a_quantising_op_settles_what_its_kernel_could_not_write_in_place() -> N
         *getattr(ops, QK).generate_inputs(num_tokens=TOKENS, hidden_size=64)[3:],
     )
     turned = norm_quant_kernels.functional_fused_qk_norm_rope(*args)
-    getattr(quant_torch_ops, f"{QK}_")(*args)
+    definition(f"{QK}_")(*args)
     same(args[1:3], turned)
 
 

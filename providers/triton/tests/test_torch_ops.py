@@ -42,16 +42,24 @@ CASES: dict[str, Callable[..., Any]] = {
 }
 OPS = [
     *(op for op in CASES if "functional" not in op and "invariant" not in op),
+    *(f"fixed_{op}" for op in ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "gelu_and_mul")),
     "fused_add_rms_norm_",
+    "fixed_fused_add_rms_norm_",
     "rotary_embedding_",
 ]
+
+
+def definition(op: str) -> Any:
+    """Return torch's definition of an op, or of its form that writes if the name ends so."""
+    made = getattr(torch_ops, op.removesuffix("_"))
+    return made.inplace if op.endswith("_") else made.functional
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _on_cpu() -> None:
     """Register the ops' functions for the CPU, too, for the rest of this process."""
     for op in OPS:
-        defined = getattr(torch_ops, op)
+        defined = definition(op)
         defined.register_kernel("cpu")(defined._init_fn)
 
 
@@ -64,7 +72,7 @@ def arguments(op: str, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
         "silu_and_mul": (x,),
         "gelu_and_mul": (x, "tanh"),
         "rotary_embedding": (torch.tensor([0, 2, 7]), x, residual, 16, 16, torch.randn(8, 16).to(dtype), True),
-    }[op.removeprefix("invariant_").removeprefix("functional_")]
+    }[op.removeprefix("invariant_").removeprefix("fixed_").removeprefix("functional_")]
 
 
 def tensors(result: Any) -> tuple[torch.Tensor, ...]:
@@ -87,7 +95,7 @@ def clones(args: tuple[Any, ...]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_torch_finds_no_fault_with_the_ops(op: str, dtype: torch.dtype) -> None:
     """Schema, fake, and use under AOTAutograd with changing sizes."""
-    opcheck(getattr(torch_ops, op), clones(arguments(op.removesuffix("_"), dtype)))
+    opcheck(definition(op), clones(arguments(op.removesuffix("_"), dtype)))
 
 
 @pytest.mark.parametrize("op", CASES)
@@ -168,7 +176,7 @@ def test_an_op_settles_what_its_kernel_could_not_write_in_place() -> None:
     """The ops that write promise it to whoever traces, for any strides and for one tensor donated twice."""
     x, residual = torch.randn(3, 2, 64)[:, 0], torch.randn(3, 64)
     expected = kernels.functional_fused_add_rms_norm(x, residual, None, 1e-6)
-    torch_ops.fused_add_rms_norm_(x, residual, None, 1e-6)
+    definition("fused_add_rms_norm_")(x, residual, None, 1e-6)
     same((x, residual), expected)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from vllm_ir import ops
-from vllm_ir_provider_triton import configuration, geometry, loading, tuned, tuning
+from vllm_ir_provider_triton import geometry, loading, tuned, tuning
 from vllm_ir_provider_triton.configuration import Shape
 
 if TYPE_CHECKING:
@@ -17,12 +17,9 @@ OPS = tuple(tuning.KINDS)
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep tables in a folder of this test, on an architecture that is not here."""
-    monkeypatch.setenv("VLLM_IR_CACHE", str(tmp_path))
+def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune for an architecture that is not here."""
     monkeypatch.setattr(loading, "architecture", lambda _: "sm_90")
-    tuned.tables.cache_clear()
-    configuration.forget()
 
 
 def call(op: str, tokens: int = 100) -> tuple[Any, ...]:

@@ -82,22 +82,6 @@ def measured(variants: Callable[[str], dict[str, Variant]], folder: Path) -> Tab
     return table
 
 
-def confirm(
-    found: Table, budgets: Table, variants: Callable[[str], dict[str, Variant]], folder: Path, patch: pytest.MonkeyPatch
-) -> None:
-    """Measure again, alone and with an empty cache, what is not as it is written down, and put it into the table.
-
-    One of some hundred compilations, in two threads on a busy machine, has come out with other registers once.
-    """
-    for name, row in found.items():
-        for arch, counts in row.items():
-            if counts != budgets.get(name, {}).get(arch):
-                again = folder / f"again {name} {arch}"
-                again.mkdir()
-                patch.setenv("TRITON_CACHE_DIR", str(again))
-                row[arch] = usage(compiling.compile_variant(variants(arch)[name], target(arch)), again)
-
-
 def written(table: Table) -> str:
     """Return a table as the lines of its file."""
     return "".join(
