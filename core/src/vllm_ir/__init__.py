@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vllm_ir.consensus import selection_digest, verify_agreement
     from vllm_ir.declare import enable_torch_wrap, register_op, set_default_torch_wrap
     from vllm_ir.implementation import IrOpImpl, implements
+    from vllm_ir.kernel_op import make_torch_op
     from vllm_ir.op import IrOp
     from vllm_ir.platforms import Platform
     from vllm_ir.plugins import hookimpl, load_providers, providers, warm_up
@@ -42,6 +43,7 @@ __all__ = [
     "hookimpl",
     "implements",
     "load_providers",
+    "make_torch_op",
     "ops",
     "providers",
     "register_op",
@@ -64,6 +66,7 @@ _HOMES: Final = {
     "hookimpl": "vllm_ir.plugins",
     "implements": "vllm_ir.implementation",
     "load_providers": "vllm_ir.plugins",
+    "make_torch_op": "vllm_ir.kernel_op",
     "providers": "vllm_ir.plugins",
     "register_op": "vllm_ir.declare",
     "report": "vllm_ir.reporting",

@@ -11,6 +11,7 @@ import vllm_ir
 from typing_extensions import assert_type
 from vllm_ir import IrOpImpl, IrOpPriorityConfig, KernelConfig, Unsupported, errors, ops, prometheus
 from vllm_ir.compile.backend import backend
+from vllm_ir.kernel_op import TorchOp
 from vllm_ir.op import IrOp, IrOpInplace
 from vllm_ir.overload import InplaceOverload
 from vllm_ir.priority import Entry
@@ -177,6 +178,16 @@ def after_a_scope() -> int:
     """Return from inside a scope; a checker that took the scope for one that swallows would miss a return."""
     with bare.set_priority(["a"]):
         return 1
+
+
+def what_a_tracer_gets(x: torch.Tensor) -> None:
+    """Hold the types of a kernel as a torch op: any op's, so its results are anything."""
+    made = vllm_ir.make_torch_op(donating, not_donating, namespace="fast", device_types=["cpu"], writes=["x"])
+    assert_type(made, TorchOp)
+    assert_type(vllm_ir.make_torch_op("bare", not_donating, namespace="fast", fake=not_donating), TorchOp)
+    assert_type(made.name, str)
+    assert_type(made(x), Any)
+    assert_type(made.donating(x), Any)
 
 
 def what_is_caught() -> str | None:

@@ -4,8 +4,8 @@ IrError
 ├── DeclarationError (ValueError)    an author's mistake: BadName, ReservedName, BadSignature, KeywordOnlyParameter,
 │                                    SchemaMismatch, PredicateMismatch, BadValue, UnknownActivation, InplaceOutputs,
 │                                    InplaceNotAllowed, DuplicateOp, DuplicateImplementation, TornDeclaration,
-│                                    RetiredOp, DefinedElsewhere, UnregisteredOp, CalledWhileLoading,
-│                                    MissingGenerator, MissingTolerance
+│                                    RetiredOp, DefinedElsewhere, UnregisteredOp, CalledWhileLoading, TorchNameTaken,
+│                                    NoInplaceForm, UnfitResult, MissingGenerator, MissingTolerance
 ├── ConfigurationError (ValueError)  a user's mistake: UnknownOp, UnknownProvider, ProviderLacksOp, NoParts,
 │                                    UnusableProvider, MalformedPriority, MalformedVariable, MalformedSettings,
 │                                    UnknownPlatform;
@@ -118,6 +118,7 @@ from vllm_ir.errors.hooks import (
     UnmarkedHook,
     WarmUpFailed,
 )
+from vllm_ir.errors.kernels import NoInplaceForm, TorchNameTaken, UnfitResult
 from vllm_ir.errors.lock import (
     Difference,
     LockMismatch,
@@ -230,6 +231,7 @@ __all__ = [
     "MisspeltHook",
     "NoGraph",
     "NoImplementation",
+    "NoInplaceForm",
     "NoParts",
     "NoProcessGroup",
     "NoWorkingFolder",
@@ -250,8 +252,10 @@ __all__ = [
     "SelectionError",
     "SelectionsDiffer",
     "TorchMissing",
+    "TorchNameTaken",
     "TornDeclaration",
     "UndeclaredWrite",
+    "UnfitResult",
     "UnknownActivation",
     "UnknownAllowed",
     "UnknownArgument",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vllm_ir_provider_triton import geometry, head_norms, loading, rotation
+from vllm_ir_provider_triton.variants import GELU, GELU_TANH, SILU
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,6 +54,16 @@ def gate(x: Tensor, activation: int, fixed: bool) -> Tensor:
     out = x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
     loading.run(geometry.gate(activation, x, out, loading.architecture(x.device), fixed=fixed), x.device)
     return out
+
+
+def silu_and_mul(x: Tensor, fixed: bool) -> Tensor:
+    """Return silu(gate) * up."""
+    return gate(x, SILU, fixed)
+
+
+def gelu_and_mul(x: Tensor, approximate: str, fixed: bool) -> Tensor:
+    """Return gelu(gate) * up."""
+    return gate(x, GELU_TANH if approximate == "tanh" else GELU, fixed)
 
 
 def rotary_embedding(

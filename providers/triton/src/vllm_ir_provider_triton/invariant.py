@@ -15,7 +15,6 @@ from vllm_ir import implements
 from vllm_ir_provider_triton import calls, kernels, predicates, torch_ops
 from vllm_ir_provider_triton.calls import DONATED, FIXED, KEPT
 from vllm_ir_provider_triton.kernels import plain
-from vllm_ir_provider_triton.variants import GELU, GELU_TANH, SILU
 
 PROVIDER: Final = "triton_batch_invariant"
 
@@ -32,7 +31,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: in
     """
     if plain(x):
         return calls.rms_norm(x, weight, epsilon, variance_size, FIXED)
-    traced: Tensor = torch_ops.rms_norm(x, weight, epsilon, variance_size, FIXED)
+    traced: Tensor = torch_ops.fixed_rms_norm(x, weight, epsilon, variance_size)
     return traced
 
 
@@ -42,7 +41,7 @@ def functional_fused_add_rms_norm(
     """Return the normalised sum of x and a residual, and the sum, as new contiguous tensors; no input is written."""
     if plain(x, x_residual):
         return calls.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, KEPT, FIXED)
-    traced: tuple[Tensor, Tensor] = torch_ops.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, FIXED)
+    traced: tuple[Tensor, Tensor] = torch_ops.fixed_fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size)
     return traced
 
 
@@ -70,7 +69,10 @@ def fused_add_rms_norm(
     """
     if plain(x, x_residual):
         return calls.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, DONATED, FIXED)
-    return torch_ops.donating_fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, FIXED)
+    traced: tuple[Tensor, Tensor] = torch_ops.fixed_fused_add_rms_norm.donating(
+        x, x_residual, weight, epsilon, variance_size
+    )
+    return traced
 
 
 @implements("silu_and_mul", provider=PROVIDER, supports_args=predicates.silu_and_mul, batch_invariant=True)
@@ -81,8 +83,8 @@ def silu_and_mul(x: Tensor) -> Tensor:
         x: [..., 2 * size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
     """
     if plain(x):
-        return calls.gate(x, SILU, FIXED)
-    traced: Tensor = torch_ops.silu_and_mul(x, FIXED)
+        return calls.silu_and_mul(x, FIXED)
+    traced: Tensor = torch_ops.fixed_silu_and_mul(x)
     return traced
 
 
@@ -95,8 +97,8 @@ def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
         approximate: "none" or "tanh".
     """
     if plain(x):
-        return calls.gate(x, GELU_TANH if approximate == "tanh" else GELU, FIXED)
-    traced: Tensor = torch_ops.gelu_and_mul(x, approximate, FIXED)
+        return calls.gelu_and_mul(x, approximate, FIXED)
+    traced: Tensor = torch_ops.fixed_gelu_and_mul(x, approximate)
     return traced
 
 

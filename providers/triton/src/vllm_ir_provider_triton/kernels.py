@@ -13,7 +13,6 @@ from vllm_ir import implements
 
 from vllm_ir_provider_triton import calls, predicates, torch_ops
 from vllm_ir_provider_triton.calls import DONATED, FREE, KEPT
-from vllm_ir_provider_triton.variants import GELU, GELU_TANH, SILU
 
 PROVIDER: Final = "triton"
 
@@ -81,7 +80,8 @@ def fused_add_rms_norm(
     """
     if plain(x, x_residual):
         return calls.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, DONATED, FREE)
-    return torch_ops.donating_fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, FREE)
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_add_rms_norm.donating(x, x_residual, weight, epsilon, variance_size)
+    return traced
 
 
 @implements("silu_and_mul", provider=PROVIDER, supports_args=predicates.silu_and_mul)
@@ -92,7 +92,7 @@ def silu_and_mul(x: Tensor) -> Tensor:
         x: [..., 2 * size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
     """
     if plain(x):
-        return calls.gate(x, SILU, FREE)
+        return calls.silu_and_mul(x, FREE)
     traced: Tensor = torch_ops.silu_and_mul(x)
     return traced
 
@@ -106,7 +106,7 @@ def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
         approximate: "none" or "tanh".
     """
     if plain(x):
-        return calls.gate(x, GELU_TANH if approximate == "tanh" else GELU, FREE)
+        return calls.gelu_and_mul(x, approximate, FREE)
     traced: Tensor = torch_ops.gelu_and_mul(x, approximate)
     return traced
 
@@ -163,4 +163,5 @@ def rotary_embedding(
     arguments = (positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style)
     if plain(positions, query, key):
         return calls.rotary_embedding(*arguments, DONATED)
-    return torch_ops.donating_rotary_embedding(*arguments)
+    traced: tuple[Tensor, Tensor] = torch_ops.rotary_embedding.donating(*arguments)
+    return traced

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vllm_ir_provider_triton import calls, quant_calls, quant_torch_ops
+from vllm_ir_provider_triton import calls, quant_calls, torch_ops
 from vllm_ir_provider_triton.calls import DONATED, KEPT
 from vllm_ir_provider_triton.kernels import plain
 
@@ -22,9 +22,10 @@ def rms_norm_static_quant_fp8(
         epsilon: added to the mean of squares.
         dtype: what is written.
     """
-    run = quant_calls.norm_static_quant if plain(x, scale) else quant_torch_ops.norm_static_quant
-    result: Tensor = run(x, weight, scale, epsilon, dtype)
-    return result
+    if plain(x, scale):
+        return quant_calls.norm_static_quant(x, weight, scale, epsilon, dtype)
+    traced: Tensor = torch_ops.rms_norm_static_quant_fp8(x, weight, scale, epsilon, dtype)
+    return traced
 
 
 def rms_norm_dynamic_quant_fp8(
@@ -45,10 +46,11 @@ def rms_norm_dynamic_quant_fp8(
         scale_ub: float32, one value: what the largest magnitude of a row counts for at most.
         dtype: what is written.
     """
-    del per_token
-    run = quant_calls.norm_token_quant if plain(x) else quant_torch_ops.norm_token_quant
-    result: tuple[Tensor, Tensor] = run(x, weight, epsilon, scale_ub, dtype)
-    return result
+    arguments = (x, weight, epsilon, per_token, scale_ub, dtype)
+    if plain(x):
+        return quant_calls.norm_token_quant(*arguments)
+    traced: tuple[Tensor, Tensor] = torch_ops.rms_norm_dynamic_quant_fp8(*arguments)
+    return traced
 
 
 def functional_fused_add_rms_norm_static_quant_fp8(
@@ -60,9 +62,10 @@ def functional_fused_add_rms_norm_static_quant_fp8(
     dtype: torch.dtype = torch.float8_e4m3fn,
 ) -> tuple[Tensor, Tensor]:
     """Return normalised sums over a scale, quantised, and the sums, as new contiguous tensors; no input is written."""
+    arguments = (x, x_residual, weight, scale, epsilon, dtype)
     if plain(x, x_residual, scale):
-        return quant_calls.fused_static_quant(x, x_residual, weight, scale, epsilon, dtype, KEPT)
-    traced: tuple[Tensor, Tensor] = quant_torch_ops.fused_static_quant(x, x_residual, weight, scale, epsilon, dtype)
+        return quant_calls.fused_static_quant(*arguments, KEPT)
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_add_rms_norm_static_quant_fp8(*arguments)
     return traced
 
 
@@ -86,9 +89,11 @@ def fused_add_rms_norm_static_quant_fp8(
         epsilon: added to the mean of squares.
         dtype: what is written.
     """
+    arguments = (x, x_residual, weight, scale, epsilon, dtype)
     if plain(x, x_residual, scale):
-        return quant_calls.fused_static_quant(x, x_residual, weight, scale, epsilon, dtype, DONATED)
-    return quant_torch_ops.donating_static(x, x_residual, weight, scale, epsilon, dtype)
+        return quant_calls.fused_static_quant(*arguments, DONATED)
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_add_rms_norm_static_quant_fp8.donating(*arguments)
+    return traced
 
 
 def functional_fused_add_rms_norm_dynamic_quant_fp8(
@@ -101,11 +106,10 @@ def functional_fused_add_rms_norm_dynamic_quant_fp8(
     dtype: torch.dtype = torch.float8_e4m3fn,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return normalised sums, each row over its own scale, the scales and the sums, as new contiguous tensors."""
-    del per_token
+    arguments = (x, x_residual, weight, epsilon, per_token, scale_ub, dtype)
     if plain(x, x_residual):
-        return quant_calls.fused_token_quant(x, x_residual, weight, epsilon, scale_ub, dtype, KEPT)
-    arguments = (x, x_residual, weight, epsilon, scale_ub, dtype)
-    traced: tuple[Tensor, Tensor, Tensor] = quant_torch_ops.fused_token_quant(*arguments)
+        return quant_calls.fused_token_quant(*arguments, KEPT)
+    traced: tuple[Tensor, Tensor, Tensor] = torch_ops.fused_add_rms_norm_dynamic_quant_fp8(*arguments)
     return traced
 
 
@@ -131,10 +135,11 @@ def fused_add_rms_norm_dynamic_quant_fp8(
         scale_ub: float32, one value: what the largest magnitude of a row counts for at most.
         dtype: what is written.
     """
-    del per_token
+    arguments = (x, x_residual, weight, epsilon, per_token, scale_ub, dtype)
     if plain(x, x_residual):
-        return quant_calls.fused_token_quant(x, x_residual, weight, epsilon, scale_ub, dtype, DONATED)
-    return quant_torch_ops.donating_token(x, x_residual, weight, epsilon, scale_ub, dtype)
+        return quant_calls.fused_token_quant(*arguments, DONATED)
+    traced: tuple[Tensor, Tensor, Tensor] = torch_ops.fused_add_rms_norm_dynamic_quant_fp8.donating(*arguments)
+    return traced
 
 
 def functional_fused_qk_norm_rope(
@@ -154,7 +159,7 @@ def functional_fused_qk_norm_rope(
     arguments = (positions, query, key, *weights, head_size, rotary_dim, cos_sin_cache, is_neox_style)
     if plain(positions, query, key):
         return calls.fused_qk_norm_rope(*arguments, KEPT)
-    traced: tuple[Tensor, Tensor] = quant_torch_ops.fused_qk_norm_rope(*arguments)
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_qk_norm_rope(*arguments)
     return traced
 
 
@@ -193,4 +198,5 @@ def fused_qk_norm_rope(
     arguments = (positions, query, key, *weights, head_size, rotary_dim, cos_sin_cache, is_neox_style)
     if plain(positions, query, key):
         return calls.fused_qk_norm_rope(*arguments, DONATED)
-    return quant_torch_ops.donating_qk(*arguments)
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_qk_norm_rope.donating(*arguments)
+    return traced

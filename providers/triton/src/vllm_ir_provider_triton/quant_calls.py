@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+GATED: Final = True
+PLAIN: Final = False
 LEAST_STEPS: Final = 512
 """A scale of rows or of a tensor is at least one over so many times the limit of its format, here and in `fp8`."""
 
@@ -45,6 +47,13 @@ def static_quant(x: Tensor, scale: Tensor, dtype: torch.dtype, gated: bool) -> T
     out = x.new_empty(sizes(x, gated=gated), dtype=dtype)
     loading.run(quantization.scaled(x, out, scale, loading.architecture(x.device), gated=gated), x.device)
     return out
+
+
+def dynamic_quant(
+    x: Tensor, per_token: bool, bound: Tensor | None, dtype: torch.dtype, gated: bool
+) -> tuple[Tensor, Tensor]:
+    """Return rows, or silu(gate) * up of them, each over its own scale or all over one, and the scales."""
+    return (token_quant if per_token else tensor_quant)(x, bound, dtype, gated)
 
 
 def token_quant(x: Tensor, bound: Tensor | None, dtype: torch.dtype, gated: bool) -> tuple[Tensor, Tensor]:
@@ -102,9 +111,10 @@ def norm_static_quant(x: Tensor, weight: Tensor | None, scale: Tensor, epsilon: 
 
 
 def norm_token_quant(
-    x: Tensor, weight: Tensor | None, epsilon: float, bound: Tensor | None, dtype: torch.dtype
+    x: Tensor, weight: Tensor | None, epsilon: float, per_token: bool, bound: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Return normalised rows, each over its own scale, and the scales."""
+    """Return normalised rows, each over its own scale, and the scales; `per_token` is True."""
+    del per_token
     out, scale = x.new_empty(x.shape, dtype=dtype), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
     arch = loading.architecture(x.device)
     loading.run(quantization.norm(x, None, weight, epsilon, out, None, scale, bound, arch, dynamic=True), x.device)
@@ -133,11 +143,13 @@ def fused_token_quant(
     residual: Tensor,
     weight: Tensor | None,
     epsilon: float,
+    per_token: bool,
     bound: Tensor | None,
     dtype: torch.dtype,
     donated: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return normalised sums, each row over its own scale, the scales, and the sums, as `fused_static_quant` does."""
+    del per_token
     out, scale = x.new_empty(x.shape, dtype=dtype), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
     total = sums(residual, donated, x, weight, bound)
     arch = loading.architecture(x.device)

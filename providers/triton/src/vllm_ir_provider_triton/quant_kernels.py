@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 from torch import Tensor
 
-from vllm_ir_provider_triton import quant_calls, quant_torch_ops
+from vllm_ir_provider_triton import quant_calls, torch_ops
 from vllm_ir_provider_triton.kernels import plain
-
-GATED: Final = True
-PLAIN: Final = False
+from vllm_ir_provider_triton.quant_calls import GATED, PLAIN
 
 
 def static_quant_fp8(x: Tensor, scale: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
@@ -22,9 +18,10 @@ def static_quant_fp8(x: Tensor, scale: Tensor, dtype: torch.dtype = torch.float8
         scale: float32, one value or [hidden_size].
         dtype: what is written.
     """
-    run = quant_calls.static_quant if plain(x, scale) else quant_torch_ops.static_quant
-    result: Tensor = run(x, scale, dtype, PLAIN)
-    return result
+    if plain(x, scale):
+        return quant_calls.static_quant(x, scale, dtype, PLAIN)
+    traced: Tensor = torch_ops.static_quant_fp8(x, scale, dtype)
+    return traced
 
 
 def silu_and_mul_static_quant_fp8(x: Tensor, scale: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
@@ -35,9 +32,10 @@ def silu_and_mul_static_quant_fp8(x: Tensor, scale: Tensor, dtype: torch.dtype =
         scale: float32, one value.
         dtype: what is written.
     """
-    run = quant_calls.static_quant if plain(x, scale) else quant_torch_ops.static_quant
-    result: Tensor = run(x, scale, dtype, GATED)
-    return result
+    if plain(x, scale):
+        return quant_calls.static_quant(x, scale, dtype, GATED)
+    traced: Tensor = torch_ops.silu_and_mul_static_quant_fp8(x, scale, dtype)
+    return traced
 
 
 def dynamic_quant_fp8(
@@ -51,10 +49,10 @@ def dynamic_quant_fp8(
         scale_ub: float32, one value: what the largest magnitude counts for at most.
         dtype: what is written.
     """
-    where = quant_calls if plain(x) else quant_torch_ops
-    run = where.token_quant if per_token else where.tensor_quant
-    result: tuple[Tensor, Tensor] = run(x, scale_ub, dtype, PLAIN)
-    return result
+    if plain(x):
+        return quant_calls.dynamic_quant(x, per_token, scale_ub, dtype, PLAIN)
+    traced: tuple[Tensor, Tensor] = torch_ops.dynamic_quant_fp8(x, per_token, scale_ub, dtype)
+    return traced
 
 
 def silu_and_mul_dynamic_quant_fp8(
@@ -68,10 +66,10 @@ def silu_and_mul_dynamic_quant_fp8(
         scale_ub: float32, one value: what the largest magnitude counts for at most.
         dtype: what is written.
     """
-    where = quant_calls if plain(x) else quant_torch_ops
-    run = where.token_quant if per_token else where.tensor_quant
-    result: tuple[Tensor, Tensor] = run(x, scale_ub, dtype, GATED)
-    return result
+    if plain(x):
+        return quant_calls.dynamic_quant(x, per_token, scale_ub, dtype, GATED)
+    traced: tuple[Tensor, Tensor] = torch_ops.silu_and_mul_dynamic_quant_fp8(x, per_token, scale_ub, dtype)
+    return traced
 
 
 def dynamic_group_quant_fp8(
@@ -90,9 +88,12 @@ def dynamic_group_quant_fp8(
         use_ue8m0: round scales up to powers of two.
         dtype: what is written.
     """
-    run = quant_calls.group_quant if plain(x) else quant_torch_ops.group_quant
-    result: tuple[Tensor, Tensor] = run(x, group_size, column_major_scales, use_ue8m0, dtype, PLAIN)
-    return result
+    if plain(x):
+        return quant_calls.group_quant(x, group_size, column_major_scales, use_ue8m0, dtype, PLAIN)
+    traced: tuple[Tensor, Tensor] = torch_ops.dynamic_group_quant_fp8(
+        x, group_size, column_major_scales, use_ue8m0, dtype
+    )
+    return traced
 
 
 def silu_and_mul_group_quant_fp8(
@@ -111,6 +112,9 @@ def silu_and_mul_group_quant_fp8(
         use_ue8m0: round scales up to powers of two.
         dtype: what is written.
     """
-    run = quant_calls.group_quant if plain(x) else quant_torch_ops.group_quant
-    result: tuple[Tensor, Tensor] = run(x, group_size, column_major_scales, use_ue8m0, dtype, GATED)
-    return result
+    if plain(x):
+        return quant_calls.group_quant(x, group_size, column_major_scales, use_ue8m0, dtype, GATED)
+    traced: tuple[Tensor, Tensor] = torch_ops.silu_and_mul_group_quant_fp8(
+        x, group_size, column_major_scales, use_ue8m0, dtype
+    )
+    return traced

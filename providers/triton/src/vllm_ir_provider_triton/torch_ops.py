@@ -1,228 +1,66 @@
-"""The kernels as torch ops, for whoever traces: graphs keep one opaque node each, and the fakes tell its results.
+"""The kernels as torch ops, for whoever traces: graphs keep one opaque node each, whose schema and fake core knows.
 
-Eager calls do not come here; they would pay the dispatcher more than the kernel. Ops with a trailing underscore write
-their activations and return nothing, since torch wants no op to return its inputs. `fixed` is what the batch-invariant
-provider asks for.
+Eager calls do not come here; they would pay the dispatcher more than the kernel. What the batch-invariant provider
+launches otherwise has a namespace of its own.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-from torch import Tensor
+from vllm_ir import make_torch_op
 
-from vllm_ir_provider_triton import calls
-from vllm_ir_provider_triton.calls import DONATED, KEPT
-from vllm_ir_provider_triton.variants import GELU, GELU_TANH, SILU
+from vllm_ir_provider_triton import calls, quant_calls
+from vllm_ir_provider_triton.calls import FIXED, FREE
+from vllm_ir_provider_triton.quant_calls import GATED, PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vllm_ir.kernel_op import TorchOp
 
 NAMESPACE: Final = "vllm_ir_triton"
+FIXED_NAMESPACE: Final = "vllm_ir_triton_batch_invariant"
 
-_NORM: Final = "Tensor? weight, float epsilon, SymInt? variance_size=None, bool fixed=False"
-_ROTARY: Final = "SymInt head_size, SymInt rotary_dim, Tensor cos_sin_cache, bool is_neox_style"
-
-
-def _like(x: Tensor, last: int | None = None) -> Tensor:
-    """Return a new contiguous tensor of x's shape, with another last size if one is given."""
-    return x.new_empty(x.shape if last is None else (*x.shape[:-1], last))
+_SUM: Final = ("x_residual",)
+"""What of the donated tensors a quantising kernel can write: 8-bit results have no place in x."""
 
 
-@torch.library.custom_op(
-    f"{NAMESPACE}::rms_norm", mutates_args=(), device_types="cuda", schema=f"(Tensor x, {_NORM}) -> Tensor"
+def _define(
+    op: str, kernel: Callable[..., Any], namespace: str = NAMESPACE, writes: Sequence[str] | None = None
+) -> TorchOp:
+    """Return a kernel as a torch op for tensors of a GPU."""
+    return make_torch_op(op, kernel, namespace=namespace, device_types="cuda", writes=writes)
+
+
+rms_norm = _define("rms_norm", partial(calls.rms_norm, fixed=FREE))
+fused_add_rms_norm = _define("fused_add_rms_norm", partial(calls.fused_add_rms_norm, fixed=FREE))
+silu_and_mul = _define("silu_and_mul", partial(calls.silu_and_mul, fixed=FREE))
+gelu_and_mul = _define("gelu_and_mul", partial(calls.gelu_and_mul, fixed=FREE))
+rotary_embedding = _define("rotary_embedding", calls.rotary_embedding)
+fused_qk_norm_rope = _define("fused_qk_norm_rope", calls.fused_qk_norm_rope)
+
+fixed_rms_norm = _define("rms_norm", partial(calls.rms_norm, fixed=FIXED), FIXED_NAMESPACE)
+fixed_fused_add_rms_norm = _define(
+    "fused_add_rms_norm", partial(calls.fused_add_rms_norm, fixed=FIXED), FIXED_NAMESPACE
 )
-def rms_norm(
-    x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None, fixed: bool = False
-) -> Tensor:
-    """Return rows of x over their root mean square, times the weight."""
-    return calls.rms_norm(x, weight, epsilon, variance_size, fixed)
+fixed_silu_and_mul = _define("silu_and_mul", partial(calls.silu_and_mul, fixed=FIXED), FIXED_NAMESPACE)
+fixed_gelu_and_mul = _define("gelu_and_mul", partial(calls.gelu_and_mul, fixed=FIXED), FIXED_NAMESPACE)
 
-
-@rms_norm.register_fake
-def _(
-    x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None, fixed: bool = False
-) -> Tensor:
-    """Return what the result is like."""
-    del weight, epsilon, variance_size, fixed
-    return _like(x)
-
-
-@torch.library.custom_op(
-    f"{NAMESPACE}::fused_add_rms_norm",
-    mutates_args=(),
-    device_types="cuda",
-    schema=f"(Tensor x, Tensor x_residual, {_NORM}) -> (Tensor, Tensor)",
+static_quant_fp8 = _define("static_quant_fp8", partial(quant_calls.static_quant, gated=PLAIN))
+dynamic_quant_fp8 = _define("dynamic_quant_fp8", partial(quant_calls.dynamic_quant, gated=PLAIN))
+dynamic_group_quant_fp8 = _define("dynamic_group_quant_fp8", partial(quant_calls.group_quant, gated=PLAIN))
+silu_and_mul_static_quant_fp8 = _define("silu_and_mul_static_quant_fp8", partial(quant_calls.static_quant, gated=GATED))
+silu_and_mul_dynamic_quant_fp8 = _define(
+    "silu_and_mul_dynamic_quant_fp8", partial(quant_calls.dynamic_quant, gated=GATED)
 )
-def fused_add_rms_norm(
-    x: Tensor,
-    x_residual: Tensor,
-    weight: Tensor | None,
-    epsilon: float,
-    variance_size: int | None = None,
-    fixed: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Return the normalised sum and the sum."""
-    return calls.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, KEPT, fixed)
-
-
-@fused_add_rms_norm.register_fake
-def _(
-    x: Tensor,
-    x_residual: Tensor,
-    weight: Tensor | None,
-    epsilon: float,
-    variance_size: int | None = None,
-    fixed: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Return what the results are like."""
-    del x_residual, weight, epsilon, variance_size, fixed
-    return _like(x), _like(x)
-
-
-@torch.library.custom_op(
-    f"{NAMESPACE}::fused_add_rms_norm_",
-    mutates_args=("x", "x_residual"),
-    device_types="cuda",
-    schema=f"(Tensor(a!) x, Tensor(b!) x_residual, {_NORM}) -> ()",
+silu_and_mul_group_quant_fp8 = _define("silu_and_mul_group_quant_fp8", partial(quant_calls.group_quant, gated=GATED))
+rms_norm_static_quant_fp8 = _define("rms_norm_static_quant_fp8", quant_calls.norm_static_quant)
+rms_norm_dynamic_quant_fp8 = _define("rms_norm_dynamic_quant_fp8", quant_calls.norm_token_quant)
+fused_add_rms_norm_static_quant_fp8 = _define(
+    "fused_add_rms_norm_static_quant_fp8", quant_calls.fused_static_quant, writes=_SUM
 )
-def fused_add_rms_norm_(
-    x: Tensor,
-    x_residual: Tensor,
-    weight: Tensor | None,
-    epsilon: float,
-    variance_size: int | None = None,
-    fixed: bool = False,
-) -> None:
-    """Write the normalised sum to x and the sum to x_residual."""
-    results = calls.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, DONATED, fixed)
-    _settle((x, x_residual), results)
-
-
-@torch.library.custom_op(
-    f"{NAMESPACE}::silu_and_mul", mutates_args=(), device_types="cuda", schema="(Tensor x, bool fixed=False) -> Tensor"
+fused_add_rms_norm_dynamic_quant_fp8 = _define(
+    "fused_add_rms_norm_dynamic_quant_fp8", quant_calls.fused_token_quant, writes=_SUM
 )
-def silu_and_mul(x: Tensor, fixed: bool = False) -> Tensor:
-    """Return silu(gate) * up."""
-    return calls.gate(x, SILU, fixed)
-
-
-@silu_and_mul.register_fake
-def _(x: Tensor, fixed: bool = False) -> Tensor:
-    """Return what the result is like."""
-    del fixed
-    return _like(x, x.shape[-1] // 2)
-
-
-@torch.library.custom_op(
-    f"{NAMESPACE}::gelu_and_mul",
-    mutates_args=(),
-    device_types="cuda",
-    schema="(Tensor x, str approximate='none', bool fixed=False) -> Tensor",
-)
-def gelu_and_mul(x: Tensor, approximate: str = "none", fixed: bool = False) -> Tensor:
-    """Return gelu(gate) * up."""
-    return calls.gate(x, GELU_TANH if approximate == "tanh" else GELU, fixed)
-
-
-@gelu_and_mul.register_fake
-def _(x: Tensor, approximate: str = "none", fixed: bool = False) -> Tensor:
-    """Return what the result is like."""
-    del approximate, fixed
-    return _like(x, x.shape[-1] // 2)
-
-
-@torch.library.custom_op(
-    f"{NAMESPACE}::rotary_embedding",
-    mutates_args=(),
-    device_types="cuda",
-    schema=f"(Tensor positions, Tensor query, Tensor key, {_ROTARY}) -> (Tensor, Tensor)",
-)
-def rotary_embedding(
-    positions: Tensor,
-    query: Tensor,
-    key: Tensor,
-    head_size: int,
-    rotary_dim: int,
-    cos_sin_cache: Tensor,
-    is_neox_style: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return query and key with each head turned."""
-    return calls.rotary_embedding(positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, KEPT)
-
-
-@rotary_embedding.register_fake
-def _(
-    positions: Tensor,
-    query: Tensor,
-    key: Tensor,
-    head_size: int,
-    rotary_dim: int,
-    cos_sin_cache: Tensor,
-    is_neox_style: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return what the results are like."""
-    del positions, head_size, rotary_dim, cos_sin_cache, is_neox_style
-    return _like(query), _like(key)
-
-
-@torch.library.custom_op(
-    f"{NAMESPACE}::rotary_embedding_",
-    mutates_args=("query", "key"),
-    device_types="cuda",
-    schema=f"(Tensor positions, Tensor(a!) query, Tensor(b!) key, {_ROTARY}) -> ()",
-)
-def rotary_embedding_(
-    positions: Tensor,
-    query: Tensor,
-    key: Tensor,
-    head_size: int,
-    rotary_dim: int,
-    cos_sin_cache: Tensor,
-    is_neox_style: bool,
-) -> None:
-    """Turn each head of query and key where they lie."""
-    results = calls.rotary_embedding(
-        positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, DONATED
-    )
-    _settle((query, key), results)
-
-
-def _settle(donated: tuple[Tensor, Tensor], results: tuple[Tensor, Tensor]) -> None:
-    """Copy back what the kernel could not write in place: tensors that are not contiguous, or share memory."""
-    for given, result in zip(donated, results, strict=True):
-        if result is not given:
-            given.copy_(result)
-
-
-def dense(x: Tensor) -> bool:
-    """Tell whether a tensor is contiguous, judged without its leading size; False where that would decide."""
-    strides, sizes = x.stride(), x.shape
-    return strides[-1] == 1 and all(strides[i] == strides[i + 1] * sizes[i + 1] for i in range(x.dim() - 1))
-
-
-def donating_fused_add_rms_norm(
-    x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None, fixed: bool
-) -> tuple[Tensor, Tensor]:
-    """Return x and x_residual, written in place where they are contiguous; new tensors otherwise."""
-    if not (dense(x) and dense(x_residual)):
-        functional: tuple[Tensor, Tensor] = fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, fixed)
-        return functional
-    fused_add_rms_norm_(x, x_residual, weight, epsilon, variance_size, fixed)
-    return x, x_residual
-
-
-def donating_rotary_embedding(
-    positions: Tensor,
-    query: Tensor,
-    key: Tensor,
-    head_size: int,
-    rotary_dim: int,
-    cos_sin_cache: Tensor,
-    is_neox_style: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return query and key, turned in place where they are contiguous; new tensors otherwise."""
-    arguments = (positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style)
-    if not (dense(query) and dense(key)):
-        functional: tuple[Tensor, Tensor] = rotary_embedding(*arguments)
-        return functional
-    rotary_embedding_(*arguments)
-    return query, key
