@@ -82,9 +82,9 @@ def test_it_adopts_where_vllm_has_ops_and_replaces_the_layers_of_the_others(
     said, layers = (line for line in caplog.messages if line.startswith("vllm-ir"))
     assert said == str(starting.start())
     assert layers == (
-        "vllm-ir, layers on ops: SiluAndMul; left: RMSNorm (vLLM's own op serves it), GemmaRMSNorm (vLLM's own op"
-        " serves it), GeluAndMul (native leads for gelu_and_mul), RotaryEmbedding (vLLM's kernel rounds otherwise than"
-        " its own native code; a list for rotary_embedding replaces it)"
+        "vllm-ir, layers on ops: SiluAndMul by fast; left: RMSNorm (vLLM's own op serves it), GemmaRMSNorm (vLLM's own"
+        " op serves it), GeluAndMul (native leads for gelu_and_mul), RotaryEmbedding (vLLM's kernel rounds otherwise"
+        " than its own native code; a list for rotary_embedding replaces it)"
     )
 
 

@@ -6,11 +6,14 @@ have been loaded. What is said before that is kept, and said when vLLM has a con
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vllm_ir.log import logger
-from vllm_ir.plugins.discovery import show_summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HOST: Final = "vllm"
 
@@ -20,16 +23,14 @@ class Announcement:
 
     Args:
         line: what is to be said.
-        heard: whether the summary of vllm-ir was heard when providers were loaded, so that it need not be said again.
     """
 
-    def __init__(self, line: str, *, heard: bool) -> None:
+    def __init__(self, line: str) -> None:
         self.line = line
-        self.heard = heard
         self.said = False
 
     def make(self, *, last: bool = False) -> None:
-        """Say the line where vLLM says its own, and the summary of vllm-ir, unless that has happened.
+        """Say the line where vLLM says its own, unless that has happened.
 
         Args:
             last: whether to say it although vLLM has no log, since there will be none.
@@ -38,8 +39,21 @@ class Announcement:
             return
         self.said = True
         logger.info("%s", self.line)
-        if not self.heard:
-            show_summary()
+
+
+@contextlib.contextmanager
+def without_summary() -> Iterator[None]:
+    """Keep vllm-ir from saying by itself what it loaded: vLLM's log has no names of loggers, and our line says it."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        """Return whether a record is none of its summary, which alone has this level."""
+        return record.levelno != logging.INFO
+
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
 
 
 def borrow() -> bool:

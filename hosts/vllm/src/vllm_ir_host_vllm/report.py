@@ -21,12 +21,14 @@ class Started:
         mode: in which vLLM is served.
         vllm_ops: vLLM's own ops by name; none where it has none.
         adoption: what became of providers in vLLM's ops; None in layer mode.
+        providers: what vllm-ir says of what it loaded.
     """
 
     version: str
     mode: Mode
     vllm_ops: Mapping[str, Any]
     adoption: Adoption | None
+    providers: str
 
     def __str__(self) -> str:
         """Return mode and providers, and what was not registered with the reason."""
@@ -39,4 +41,4 @@ class Started:
                 parts.append(f"vLLM's own stay: {kept}")
             if self.adoption.left:
                 parts.append("not added: " + ", ".join(f"{who} to {op} ({why})" for op, who, why in self.adoption.left))
-        return "; ".join(parts)
+        return "; ".join(filter(None, [*parts, self.providers]))

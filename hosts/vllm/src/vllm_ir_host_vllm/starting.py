@@ -26,15 +26,16 @@ def start() -> Started:
     Raises:
         ConfigurationError: a variable or a list names what does not exist or cannot run.
     """
-    heard = logs.borrow()
+    logs.borrow()
     vllm_ops = inside.ir_ops()
     mode = choose(variables.wanted_mode(), available=vllm_ops is not None)
     state = runtime.current()
-    vllm_ir.load_providers()
+    with logs.without_summary():
+        found = vllm_ir.load_providers()
     check_named(state)
     adoption = adopt(vllm_ops or {}, state) if mode == "adopt" else None
-    done = Started(inside.version(), mode, vllm_ops or {}, adoption)
-    steps = Steps(done, state, logs.Announcement(str(done), heard=heard))
+    done = Started(inside.version(), mode, vllm_ops or {}, adoption, "" if found is None else found.summary)
+    steps = Steps(done, state, logs.Announcement(str(done)))
     steps.announcement.make()
     for missing in steps.take():
         logger.warning("%s: what it is needed for does not happen; tested with vLLM %s", missing, inside.TESTED)

@@ -103,7 +103,12 @@ class Steps:
         """Replace the layers that are to be for one model, and say which."""
         table, calls = inside.out_of_tree_layers(), Calls(self.inlined() if compiling else frozenset())
         done = replace(table, lambda kind: self.why_kept(kind, compiling=compiling), calls=calls)
-        logger.info("%s", done)
+        logger.info("%s", done.told(lambda op: self.lead(op, compiling=compiling)))
+
+    def lead(self, op: str, *, compiling: bool) -> str:
+        """Return the provider that is tried first for an op."""
+        order = self.state.candidates(self.state.registry.get(op), compiling=compiling)
+        return next(iter(orders.reachable(order)), NATIVE)
 
     def inlined(self) -> frozenset[str]:
         """Return the ops that native runs in every compiled graph; none where results must not depend on the batch."""

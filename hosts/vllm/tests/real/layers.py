@@ -67,7 +67,7 @@ def main() -> None:
                     found["differ"].append([platform, name])
     found["classes"] = {name: type(layer).__name__ for name, layer in made.items()}
     found["names"] = {name: cls.name for name, cls in custom_op.op_registry_oot.items()}
-    found["replaced"], found["left"] = done.replaced, dict(done.left)
+    found["replaced"], found["left"] = list(done.replaced), dict(done.left)
     print(json.dumps(found))  # noqa: T201 - what it is run for
 
 

@@ -29,17 +29,22 @@ class Replacing:
     """What became of vLLM's layers.
 
     Attributes:
-        replaced: names of classes that run on ops.
+        replaced: the ops of each class that runs on ops, by its name.
         left: name of a class and why it stays as it is.
     """
 
-    replaced: list[str] = field(default_factory=list)
+    replaced: dict[str, tuple[str, ...]] = field(default_factory=dict)
     left: list[tuple[str, str]] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        """Return which layers run on ops, and which stay with the reason."""
+    def told(self, lead: Callable[[str], str]) -> str:
+        """Return which layers run on ops and by whom, and which stay with the reason.
+
+        Args:
+            lead: returns the provider that is tried first for an op.
+        """
+        ran = [f"{name} by {' and '.join(dict.fromkeys(map(lead, ops)))}" for name, ops in self.replaced.items()]
         left = ", ".join(f"{name} ({why})" for name, why in self.left)
-        return f"vllm-ir, layers on ops: {', '.join(self.replaced) or 'none'}" + (f"; left: {left}" if left else "")
+        return f"vllm-ir, layers on ops: {', '.join(ran) or 'none'}" + (f"; left: {left}" if left else "")
 
 
 def replace(
@@ -76,7 +81,7 @@ def replace(
                 done.left.append((cls.__name__, why))
                 continue
             subclass(cls, kind, calls)
-            done.replaced.append(cls.__name__)
+            done.replaced[cls.__name__] = kind.ops
     return done
 
 
