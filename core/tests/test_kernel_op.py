@@ -395,6 +395,17 @@ def test_a_fake_of_ones_own_is_asked() -> None:
     assert set(asked) == {4}
 
 
+def test_a_kernel_that_never_writes_takes_no_flag() -> None:
+    """Of an op that allows in-place, too: there is no second form then."""
+    with isolated():
+        op = vllm_ir.register_op(name="kernelled_unwritten", allow_inplace=True)(kernelled_pair)
+        torch_op = vllm_ir.make_torch_op(op, kernelled_pair, namespace=SPACE, writes=())
+    args = arguments("pair")
+    same(torch_op(*args), kernelled_pair(*args))
+    assert torch_op.inplace is None
+    assert not hasattr(torch.ops.kernelled, "kernelled_unwritten_")
+
+
 def test_an_op_of_the_distribution_that_is_loading_is_found() -> None:
     """A distribution may bring an op and a kernel of it at once."""
     with isolated():
@@ -501,8 +512,8 @@ def test_donating_to_an_op_without_in_place_form_is_an_error(made: dict[str, tup
     with pytest.raises(errors.NoInplaceForm) as caught:
         made["list"][0].donating(*arguments("list"))
     assert str(caught.value) == (
-        "Torch op 'kernelled::kernelled_list' cannot write its inputs, since op 'kernelled_list' does not allow it."
-        " Call it without donating, or register the op with allow_inplace=True."
+        "Torch op 'kernelled::kernelled_list' has no form that writes its inputs: op 'kernelled_list' does not allow"
+        " in-place, or it was made with writes=(). Call it without donating."
     )
     assert str(copied(caught.value)) == str(caught.value)
 

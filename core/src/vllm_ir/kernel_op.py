@@ -33,7 +33,7 @@ class TorchOp:
     Attributes:
         name: what torch calls it, such as "vllm_ir_triton::rms_norm".
         functional: torch's definition of the form that writes no input.
-        inplace: that of the form that writes activations and returns the other results; None where the op allows none.
+        inplace: that of the form that writes activations and returns the other results; None where nothing is written.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class TorchOp:
         Those that are not contiguous, or share their memory, are left alone, and all results are new tensors.
 
         Raises:
-            NoInplaceForm: the op has no in-place form.
+            NoInplaceForm: there is no form that writes.
         """
         if self.inplace is None:
             raise NoInplaceForm(op=self._op, name=self.name)
@@ -87,12 +87,12 @@ def make_torch_op(
 
     Args:
         op: the op or its name.
-        kernel: takes the op's arguments by position. Of an op that allows in-place it takes one more, whether it may
-            write the activations: it then returns those that it has written, and new tensors in the place of others.
+        kernel: takes the op's arguments by position. If there is anything that it may write, it takes one more, whether
+            it may now: it then returns the activations that it has written, and new tensors in the place of others.
         namespace: where it lives in `torch.ops`, one for each provider.
         device_types: the device types that the kernel is for; any when None.
-        writes: which activations it may write, all when None. The last results are what comes to lie in them, in the
-            order of the parameters; a kernel that returns other tensors there has them copied.
+        writes: which activations it may write; when None, all of an op that allows in-place. The last results are what
+            comes to lie in them, in the order of the parameters; a kernel that returns others there has them copied.
         fake: what its results are like, from the op's arguments; when None, they are laid out as the op's own fake lays
             them out for contiguous arguments.
 
@@ -186,11 +186,11 @@ def _written(op: IrOp, who: str, writes: Sequence[str] | None) -> tuple[int, ...
     """Return the places of the activations that a kernel may write, in the order of the parameters.
 
     Raises:
-        BadValue: one is no activation, or there is none.
+        BadValue: one is no activation.
     """
     names = op.declaration.activations
     if writes is None:
         return op.declaration.activation_indices
-    if isinstance(writes, str) or not writes or not set(writes) <= set(names):
+    if isinstance(writes, str) or not set(writes) <= set(names):
         raise BadValue(who=who, field="writes", got=repr(writes), wanted=f"some of the activations {names}")
     return tuple(i for i, name in enumerate(op.declaration.signature.names) if name in writes)

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
-from vllm_ir_provider_vllm_c import kernels, norm_quant_kernels, quant_kernels, quant_torch_ops, torch_ops
+from vllm_ir_provider_vllm_c import kernels, norm_quant_kernels, quant_kernels, torch_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +57,9 @@ OPS += [f"{op.removeprefix('functional_')}_" for op in CASES if "functional" in 
 
 
 def torch_op(op: str) -> Any:
-    """Return the torch op of a name."""
-    return getattr(torch_ops if hasattr(torch_ops, op) else quant_torch_ops, op)
+    """Return torch's definition of an op, or of its form that writes if the name ends so."""
+    made = getattr(torch_ops, op.removesuffix("_"))
+    return made.inplace if op.endswith("_") else made.functional
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -193,7 +194,7 @@ def test_a_mode_sees_the_op_and_an_eager_call_passes_it_by(op: str, monkeypatch:
     assert sum("vllm_ir_vllm_c" in each for each in recorder.ops) == 1
     monkeypatch.setattr(kernels, "torch_ops", None)
     for module in (quant_kernels, norm_quant_kernels):
-        monkeypatch.setattr(module, "quant_torch_ops", None)
+        monkeypatch.setattr(module, "torch_ops", None)
     CASES[op](*clones(arguments(op)))
 
 
@@ -201,9 +202,9 @@ def test_an_op_settles_what_its_kernel_could_not_write_in_place() -> None:
     """The ops that write promise it to whoever traces, for any strides and for one tensor donated twice."""
     x, residual = torch.randn(3, 2, 64)[:, 0], torch.randn(3, 64)
     expected = kernels.functional_fused_add_rms_norm(x, residual, None, 1e-6)
-    torch_ops.fused_add_rms_norm_(x, residual, None, 1e-6)
+    torch_op("fused_add_rms_norm_")(x, residual, None, 1e-6)
     same((x, residual), expected)
     wide = torch.randn(3, 2, 64)[:, 0]
     before = norm_quant_kernels.functional_fused_add_rms_norm_dynamic_quant_fp8(x, wide, None, 1e-6)
-    out, scale = quant_torch_ops.fused_add_rms_norm_dynamic_quant_fp8_(x, wide, None, 1e-6, PER_TOKEN, None, FP8)
+    out, scale = torch_op("fused_add_rms_norm_dynamic_quant_fp8_")(x, wide, None, 1e-6, PER_TOKEN, None, FP8)
     same((out, scale, wide), before)

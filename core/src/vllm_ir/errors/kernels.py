@@ -19,13 +19,13 @@ class TorchNameTaken(DeclarationError):
 
 
 class NoInplaceForm(DeclarationError):
-    """A kernel that is given tensors to write, of an op whose meaning has no in-place form."""
+    """A torch op that is given tensors to write, and has no form for that."""
 
     def __init__(self, *, op: str, name: str) -> None:
         self.op, self.name = op, name
         super().__init__(
-            f"Torch op {name!r} cannot write its inputs, since op {op!r} does not allow it."
-            " Call it without donating, or register the op with allow_inplace=True.",
+            f"Torch op {name!r} has no form that writes its inputs: op {op!r} does not allow in-place, or it was made"
+            " with writes=(). Call it without donating.",
             op=op,
             name=name,
         )

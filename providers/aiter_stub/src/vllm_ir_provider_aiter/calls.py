@@ -30,8 +30,9 @@ MOST_BYTES: Final = 2**31
 """AITER's norms count bytes in 32 bits, so rows that span more are given in parts."""
 
 
-def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float, variance_size: None = None) -> Tensor:
     """Return rows of x over their root mean square, times the weight, as a new contiguous tensor."""
+    del variance_size
     if not x.numel():
         return x.new_empty(x.shape)
     rows = x.view(-1, x.shape[-1])
@@ -42,12 +43,15 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return (parts[0] if len(parts) == 1 else torch.cat(parts)).contiguous().view(x.shape)
 
 
-def fused_add_rms_norm(x: Tensor, x_residual: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+def fused_add_rms_norm(
+    x: Tensor, x_residual: Tensor, weight: Tensor, epsilon: float, variance_size: None = None
+) -> tuple[Tensor, Tensor]:
     """Return the normalised sum and the sum rounded to x's dtype, which is what is normalised here, as new tensors.
 
     Raises:
         WrongTokens: x and the residual are not of one shape.
     """
+    del variance_size
     if x.shape != x_residual.shape:
         got, wanted = (each.numel() // each.shape[-1] for each in (x_residual, x))
         raise WrongTokens(op="fused_add_rms_norm", parameter="x_residual", got=got, wanted=f"{wanted}, as x")

@@ -26,8 +26,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: in
         epsilon: added to the mean of squares.
         variance_size: None.
     """
-    del variance_size
-    result: Tensor = torch_ops.rms_norm(x, weight, epsilon)
+    result: Tensor = torch_ops.rms_norm(x, weight, epsilon, variance_size)
     return result
 
 
@@ -45,8 +44,7 @@ def fused_add_rms_norm(
         epsilon: added to the mean of squares.
         variance_size: None.
     """
-    del variance_size
-    results: tuple[Tensor, Tensor] = torch_ops.fused_add_rms_norm(x, x_residual, weight, epsilon)
+    results: tuple[Tensor, Tensor] = torch_ops.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size)
     return results
 
 
@@ -103,9 +101,10 @@ def rotary_embedding(
     Raises:
         WrongTokens: query or key are not of as many tokens as there are positions.
     """
-    return torch_ops.donating_rotary_embedding(
+    results: tuple[Tensor, Tensor] = torch_ops.rotary_embedding.donating(
         positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style
     )
+    return results
 
 
 def implementations() -> list[IrOpImpl]:

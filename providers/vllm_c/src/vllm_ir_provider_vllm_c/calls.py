@@ -48,6 +48,16 @@ def gate(x: Tensor, activation: str) -> Tensor:
     return out
 
 
+def silu_and_mul(x: Tensor) -> Tensor:
+    """Return silu(gate) * up."""
+    return gate(x, SILU)
+
+
+def gelu_and_mul(x: Tensor, approximate: str) -> Tensor:
+    """Return gelu(gate) * up."""
+    return gate(x, GELU_TANH if approximate == "tanh" else GELU)
+
+
 def rotary_embedding(
     positions: Tensor,
     query: Tensor,
@@ -81,7 +91,6 @@ def fused_qk_norm_rope(
     rotary_dim: int,
     cos_sin_cache: Tensor,
     is_neox_style: bool,
-    *,
     donated: bool,
 ) -> tuple[Tensor, Tensor]:
     """Return query and key, each head normalised and turned, in their own memory if they are donated and apart.

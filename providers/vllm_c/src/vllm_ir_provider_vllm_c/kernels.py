@@ -12,7 +12,7 @@ from torch import Tensor
 from vllm_ir import implements
 
 from vllm_ir_provider_vllm_c import availability, calls, predicates, quant_predicates, torch_ops
-from vllm_ir_provider_vllm_c.calls import DONATED, GELU, GELU_TANH, KEPT, SILU
+from vllm_ir_provider_vllm_c.calls import DONATED, KEPT
 
 PROVIDER: Final = "vllm_c"
 SUPPORTED: Final = availability.supported()
@@ -84,7 +84,8 @@ def fused_add_rms_norm(
     """
     if plain(x, x_residual):
         return calls.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, DONATED)
-    return torch_ops.donating_fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size)
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_add_rms_norm.donating(x, x_residual, weight, epsilon, variance_size)
+    return traced
 
 
 @implements(
@@ -97,7 +98,7 @@ def silu_and_mul(x: Tensor) -> Tensor:
         x: [..., 2 * size] of float32, bfloat16 or float16; rows lie anywhere, their elements are adjacent.
     """
     if plain(x):
-        return calls.gate(x, SILU)
+        return calls.silu_and_mul(x)
     traced: Tensor = torch_ops.silu_and_mul(x)
     return traced
 
@@ -113,7 +114,7 @@ def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
         approximate: "none" or "tanh".
     """
     if plain(x):
-        return calls.gate(x, GELU_TANH if approximate == "tanh" else GELU)
+        return calls.gelu_and_mul(x, approximate)
     traced: Tensor = torch_ops.gelu_and_mul(x, approximate)
     return traced
 
@@ -175,7 +176,8 @@ def rotary_embedding(
     arguments = (positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style)
     if plain(positions, query, key):
         return calls.rotary_embedding(*arguments, DONATED)
-    return torch_ops.donating_rotary_embedding(*arguments)
+    traced: tuple[Tensor, Tensor] = torch_ops.rotary_embedding.donating(*arguments)
+    return traced
 
 
 def functional_fused_qk_norm_rope(
@@ -239,4 +241,5 @@ def fused_qk_norm_rope(
     rest = (query_weight, key_weight, epsilon, head_size, rotary_dim, cos_sin_cache, is_neox_style)
     if plain(positions, query, key):
         return calls.fused_qk_norm_rope(positions, query, key, *rest, donated=DONATED)
-    return torch_ops.donating_fused_qk_norm_rope(positions, query, key, *rest)
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_qk_norm_rope.donating(positions, query, key, *rest)
+    return traced

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from vllm_ir import implements
 
-from vllm_ir_provider_vllm_c import quant_calls, quant_predicates, quant_torch_ops
+from vllm_ir_provider_vllm_c import quant_calls, quant_predicates, torch_ops
 from vllm_ir_provider_vllm_c.calls import DONATED, KEPT
 from vllm_ir_provider_vllm_c.kernels import PROVIDER, SUPPORTED, plain
 
@@ -36,7 +36,7 @@ def rms_norm_static_quant_fp8(
     """
     if plain(x):
         return quant_calls.norm_static(x, weight, scale, epsilon, dtype)
-    traced: Tensor = quant_torch_ops.rms_norm_static_quant_fp8(x, weight, scale, epsilon, dtype)
+    traced: Tensor = torch_ops.rms_norm_static_quant_fp8(x, weight, scale, epsilon, dtype)
     return traced
 
 
@@ -67,9 +67,7 @@ def rms_norm_dynamic_quant_fp8(
     """
     if plain(x):
         return quant_calls.norm_dynamic(x, weight, epsilon, per_token, scale_ub, dtype)
-    traced: tuple[Tensor, Tensor] = quant_torch_ops.rms_norm_dynamic_quant_fp8(
-        x, weight, epsilon, per_token, scale_ub, dtype
-    )
+    traced: tuple[Tensor, Tensor] = torch_ops.rms_norm_dynamic_quant_fp8(x, weight, epsilon, per_token, scale_ub, dtype)
     return traced
 
 
@@ -84,7 +82,7 @@ def functional_fused_add_rms_norm_static_quant_fp8(
     """Return the normalised sum of x and a residual over a given scale, and the sum; no input is written."""
     if plain(x, x_residual):
         return quant_calls.fused_norm_static(x, x_residual, weight, scale, epsilon, dtype, donated=KEPT)
-    traced: tuple[Tensor, Tensor] = quant_torch_ops.fused_add_rms_norm_static_quant_fp8(
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_add_rms_norm_static_quant_fp8(
         x, x_residual, weight, scale, epsilon, dtype
     )
     return traced
@@ -119,7 +117,10 @@ def fused_add_rms_norm_static_quant_fp8(
     """
     if plain(x, x_residual):
         return quant_calls.fused_norm_static(x, x_residual, weight, scale, epsilon, dtype, donated=DONATED)
-    return quant_torch_ops.donating_static(x, x_residual, weight, scale, epsilon, dtype)
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_add_rms_norm_static_quant_fp8.donating(
+        x, x_residual, weight, scale, epsilon, dtype
+    )
+    return traced
 
 
 def functional_fused_add_rms_norm_dynamic_quant_fp8(
@@ -134,7 +135,7 @@ def functional_fused_add_rms_norm_dynamic_quant_fp8(
     """Return the normalised sum of x and a residual over scales that are found, these, and the sum; none is written."""
     if plain(x, x_residual):
         return quant_calls.fused_norm_dynamic(x, x_residual, weight, epsilon, per_token, scale_ub, dtype, donated=KEPT)
-    traced: tuple[Tensor, Tensor, Tensor] = quant_torch_ops.fused_add_rms_norm_dynamic_quant_fp8(
+    traced: tuple[Tensor, Tensor, Tensor] = torch_ops.fused_add_rms_norm_dynamic_quant_fp8(
         x, x_residual, weight, epsilon, per_token, scale_ub, dtype
     )
     return traced
@@ -173,4 +174,7 @@ def fused_add_rms_norm_dynamic_quant_fp8(
         return quant_calls.fused_norm_dynamic(
             x, x_residual, weight, epsilon, per_token, scale_ub, dtype, donated=DONATED
         )
-    return quant_torch_ops.donating_dynamic(x, x_residual, weight, epsilon, per_token, scale_ub, dtype)
+    traced: tuple[Tensor, Tensor, Tensor] = torch_ops.fused_add_rms_norm_dynamic_quant_fp8.donating(
+        x, x_residual, weight, epsilon, per_token, scale_ub, dtype
+    )
+    return traced

@@ -131,7 +131,6 @@ def fused_norm_static(
     scale: Tensor,
     epsilon: float,
     dtype: torch.dtype,
-    *,
     donated: bool,
 ) -> tuple[Tensor, Tensor]:
     """Return the normalised sum over a given scale, and the sum, in the memory of x_residual if it is donated."""
@@ -148,7 +147,6 @@ def fused_norm_dynamic(
     per_token: bool,
     scale_ub: Tensor | None,
     dtype: torch.dtype,
-    *,
     donated: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the normalised sum over scales that are found, these, and the sum, in x_residual's if it is donated."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from vllm_ir import implements
 
-from vllm_ir_provider_vllm_c import quant_calls, quant_predicates, quant_torch_ops
+from vllm_ir_provider_vllm_c import quant_calls, quant_predicates, torch_ops
 from vllm_ir_provider_vllm_c.kernels import PROVIDER, SUPPORTED, plain
 
 
@@ -31,7 +31,7 @@ def static_quant_fp8(x: Tensor, scale: Tensor, dtype: torch.dtype = torch.float8
     """
     if plain(x, scale):
         return quant_calls.static(x, scale, dtype)
-    traced: Tensor = quant_torch_ops.static_quant_fp8(x, scale, dtype)
+    traced: Tensor = torch_ops.static_quant_fp8(x, scale, dtype)
     return traced
 
 
@@ -52,7 +52,7 @@ def silu_and_mul_static_quant_fp8(x: Tensor, scale: Tensor, dtype: torch.dtype =
     """
     if plain(x, scale):
         return quant_calls.static(x, scale, dtype, gated=True)
-    traced: Tensor = quant_torch_ops.silu_and_mul_static_quant_fp8(x, scale, dtype)
+    traced: Tensor = torch_ops.silu_and_mul_static_quant_fp8(x, scale, dtype)
     return traced
 
 
@@ -76,7 +76,7 @@ def dynamic_quant_fp8(
     """
     if plain(x):
         return quant_calls.dynamic(x, per_token, scale_ub, dtype)
-    traced: tuple[Tensor, Tensor] = quant_torch_ops.dynamic_quant_fp8(x, per_token, scale_ub, dtype)
+    traced: tuple[Tensor, Tensor] = torch_ops.dynamic_quant_fp8(x, per_token, scale_ub, dtype)
     return traced
 
 
@@ -100,7 +100,7 @@ def silu_and_mul_dynamic_quant_fp8(
     """
     if plain(x):
         return quant_calls.dynamic(x, per_token, scale_ub, dtype, gated=True)
-    traced: tuple[Tensor, Tensor] = quant_torch_ops.silu_and_mul_dynamic_quant_fp8(x, per_token, scale_ub, dtype)
+    traced: tuple[Tensor, Tensor] = torch_ops.silu_and_mul_dynamic_quant_fp8(x, per_token, scale_ub, dtype)
     return traced
 
 
@@ -129,7 +129,7 @@ def dynamic_group_quant_fp8(
     """
     if plain(x):
         return quant_calls.groups(x, group_size, column_major_scales, use_ue8m0, dtype)
-    traced: tuple[Tensor, Tensor] = quant_torch_ops.dynamic_group_quant_fp8(
+    traced: tuple[Tensor, Tensor] = torch_ops.dynamic_group_quant_fp8(
         x, group_size, column_major_scales, use_ue8m0, dtype
     )
     return traced
@@ -160,7 +160,7 @@ def silu_and_mul_group_quant_fp8(
     """
     if plain(x):
         return quant_calls.groups(x, group_size, column_major_scales, use_ue8m0, dtype, gated=True)
-    traced: tuple[Tensor, Tensor] = quant_torch_ops.silu_and_mul_group_quant_fp8(
+    traced: tuple[Tensor, Tensor] = torch_ops.silu_and_mul_group_quant_fp8(
         x, group_size, column_major_scales, use_ue8m0, dtype
     )
     return traced
