@@ -9,7 +9,7 @@ import torch
 from vllm_ir import ops
 from vllm_ir_provider_cpu_c import quant_kernels
 from vllm_ir_provider_cpu_c.predicates import DTYPES
-from vllm_ir_provider_cpu_c.quant_torch_ops import QUANTIZED
+from vllm_ir_provider_cpu_c.quantization import QUANTIZED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 from vllm_ir import ops
-from vllm_ir_provider_cpu_c import quant_kernels, quant_torch_ops
-from vllm_ir_provider_cpu_c.quant_torch_ops import GROUP, NORM, PLAIN, TENSOR, TOKEN
+from vllm_ir_provider_cpu_c import quant_kernels, torch_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,21 +46,32 @@ def tensors(result: Any) -> tuple[torch.Tensor, ...]:
 
 X, RESIDUAL, ONE = torch.randn(3, 64), torch.randn(3, 64), torch.tensor([0.01])
 CALLS: tuple[tuple[str, tuple[Any, ...]], ...] = (
-    ("quant", (X, torch.ones(64), ONE, NORM, 1e-6, E4M3)),
-    ("quant_scaled", (X, None, ONE, PLAIN, TOKEN, 0, False, False, 0.0, E4M3)),
-    ("quant_scaled", (X, None, None, PLAIN, TENSOR, 0, False, False, 0.0, E4M3)),
-    ("quant_scaled", (X, None, None, PLAIN, GROUP, 16, True, True, 0.0, E4M3)),
-    ("add_quant", (X, RESIDUAL, None, ONE, 1e-6, E4M3)),
-    ("add_quant_", (X, RESIDUAL, None, ONE, 1e-6, E4M3)),
-    ("add_quant_scaled", (X, RESIDUAL, None, None, 1e-6, TOKEN, E4M3)),
-    ("add_quant_scaled_", (X, RESIDUAL, None, None, 1e-6, TENSOR, E4M3)),
+    ("static_quant_fp8", (X, ONE, E4M3)),
+    ("dynamic_quant_fp8", (X, True, ONE, E4M3)),
+    ("dynamic_quant_fp8", (X, False)),
+    ("dynamic_group_quant_fp8", (X, 16, True, True, E4M3)),
+    ("rms_norm_static_quant_fp8", (X, torch.ones(64), ONE, 1e-6, E4M3)),
+    ("rms_norm_dynamic_quant_fp8", (X, None, 1e-6, False)),
+    ("silu_and_mul_static_quant_fp8", (X, ONE)),
+    ("silu_and_mul_dynamic_quant_fp8", (X, True, None, E4M3)),
+    ("silu_and_mul_group_quant_fp8", (X, 8, False, True, E4M3)),
+    ("fused_add_rms_norm_static_quant_fp8", (X, RESIDUAL, None, ONE, 1e-6, E4M3)),
+    ("fused_add_rms_norm_static_quant_fp8_", (X, RESIDUAL, None, ONE, 1e-6, E4M3)),
+    ("fused_add_rms_norm_dynamic_quant_fp8", (X, RESIDUAL, None, 1e-6, True, None, E4M3)),
+    ("fused_add_rms_norm_dynamic_quant_fp8_", (X, RESIDUAL, None, 1e-6, False, None, E4M3)),
 )
+
+
+def found(op: str) -> Any:
+    """Return torch's definition of an op, or of its form that writes if the name ends so."""
+    made = getattr(torch_ops, op.removesuffix("_"))
+    return made.inplace if op.endswith("_") else made.functional
 
 
 @pytest.mark.parametrize(("op", "args"), CALLS, ids=[f"{op}-{i}" for i, (op, _) in enumerate(CALLS)])
 def test_torch_finds_no_fault_with_the_quantised_ops(op: str, args: tuple[Any, ...]) -> None:
     """Schema, fake, and use under AOTAutograd with changing sizes."""
-    opcheck(getattr(quant_torch_ops, op), clones(args))
+    opcheck(found(op), clones(args))
 
 
 @pytest.mark.parametrize("shape", [(64,), (3, 64), (2, 3, 64), (2, 2, 3, 64), (0, 64)], ids=str)
@@ -138,15 +148,15 @@ def test_a_compiled_function_lowers_to_the_quantised_kernel(name: str, same_bits
     assert op.dispatch(*args).provider == "cpu_c"
 
 
-@pytest.mark.parametrize("op", ["add_quant_", "add_quant_scaled_"])
+@pytest.mark.parametrize("op", ["fused_add_rms_norm_static_quant_fp8_", "fused_add_rms_norm_dynamic_quant_fp8_"])
 def test_the_quantised_op_that_writes_reaches_what_is_not_contiguous(op: str) -> None:
     """Called with views, it leaves in the residual what the functional op returns, and x as it was."""
     args = next(args for name, args in CALLS if name == op)
     wide = torch.randn(3, 192)
     x, residual = wide[:, :64], wide[:, 64:128]
-    *expected, total = getattr(quant_torch_ops, op.removesuffix("_"))(x, residual, *args[2:])
+    *expected, total = found(op.removesuffix("_"))(x, residual, *args[2:])
     kept = wide.clone()
-    got = tensors(getattr(quant_torch_ops, op)(x, residual, *args[2:]))
+    got = tensors(found(op)(x, residual, *args[2:]))
     assert all(torch.equal(one.float(), other.float()) for one, other in zip(got, expected, strict=True))
     assert torch.equal(residual, total)
     kept[:, 64:128] = total

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
-from vllm_ir_provider_cpu_c import kernels, norm_rope_torch_ops, torch_ops
+from vllm_ir_provider_cpu_c import kernels, torch_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +35,9 @@ OPS = [
 
 
 def found(op: str) -> Any:
-    """Return a torch op by name."""
-    return getattr(norm_rope_torch_ops if "qk" in op else torch_ops, op)
+    """Return torch's definition of an op, or of its form that writes if the name ends so."""
+    made = getattr(torch_ops, op.removesuffix("_"))
+    return made.inplace if op.endswith("_") else made.functional
 
 
 def arguments(op: str, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:

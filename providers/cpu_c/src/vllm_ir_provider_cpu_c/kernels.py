@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 from vllm_ir import implements
 
-from vllm_ir_provider_cpu_c import norm_rope_torch_ops, predicates, torch_ops
+from vllm_ir_provider_cpu_c import predicates, torch_ops
 from vllm_ir_provider_cpu_c.library import native
-from vllm_ir_provider_cpu_c.torch_ops import DONATED, GELU, GELU_TANH, KEPT, SILU
+from vllm_ir_provider_cpu_c.torch_ops import GELU, GELU_TANH, SILU
 
 PROVIDER: Final = "cpu_c"
+DONATED: Final = True
+KEPT: Final = False
 
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
@@ -77,7 +79,8 @@ def fused_add_rms_norm(
         done = native.try_fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, DONATED)
         if done is not None:
             return done
-    return torch_ops.donating_fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size)
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_add_rms_norm.donating(x, x_residual, weight, epsilon, variance_size)
+    return traced
 
 
 @implements("silu_and_mul", provider=PROVIDER, supports_args=predicates.silu_and_mul, batch_invariant=True)
@@ -161,15 +164,13 @@ def rotary_embedding(
     Raises:
         IndexError: a position lies outside the cache; nothing has been written.
     """
+    arguments = (positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style)
     if not is_dynamo_compiling():
-        done = native.try_rotary_embedding(
-            positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, DONATED
-        )
+        done = native.try_rotary_embedding(*arguments, DONATED)
         if done is not None:
             return done
-    return torch_ops.donating_rotary_embedding(
-        positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style
-    )
+    traced: tuple[Tensor, Tensor] = torch_ops.rotary_embedding.donating(*arguments)
+    return traced
 
 
 def functional_fused_qk_norm_rope(
@@ -201,7 +202,7 @@ def functional_fused_qk_norm_rope(
         done = native.try_fused_qk_norm_rope(*arguments, KEPT)
         if done is not None:
             return done
-    traced: tuple[Tensor, Tensor] = norm_rope_torch_ops.fused_qk_norm_rope(*arguments)
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_qk_norm_rope(*arguments)
     return traced
 
 
@@ -258,4 +259,5 @@ def fused_qk_norm_rope(
         done = native.try_fused_qk_norm_rope(*arguments, DONATED)
         if done is not None:
             return done
-    return norm_rope_torch_ops.donating_fused_qk_norm_rope(*arguments)
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_qk_norm_rope.donating(*arguments)
+    return traced

@@ -12,81 +12,21 @@ from torch.compiler import is_dynamo_compiling
 from vllm_ir import implements
 
 from vllm_ir_provider_cpu_c import quant_predicates as predicates
-from vllm_ir_provider_cpu_c import quant_torch_ops as torch_ops
-from vllm_ir_provider_cpu_c.kernels import PROVIDER
+from vllm_ir_provider_cpu_c import quantization, torch_ops
+from vllm_ir_provider_cpu_c.kernels import DONATED, KEPT, PROVIDER
 from vllm_ir_provider_cpu_c.library import native
-from vllm_ir_provider_cpu_c.quant_torch_ops import ADD_NORM, GATED, GIVEN, GROUP, NORM, PLAIN, TENSOR, TOKEN, call
-from vllm_ir_provider_cpu_c.torch_ops import DONATED, KEPT
-
-
-def _given(x: Tensor, weight: Tensor | None, scale: Tensor, source: int, epsilon: float, dtype: torch.dtype) -> Tensor:
-    """Return rows over a given scale."""
-    if not is_dynamo_compiling():
-        done: Tensor | None = native.try_quant(*call(x, None, weight, scale, source, GIVEN, dtype, epsilon=epsilon))
-        if done is not None:
-            return done
-    quantized: Tensor = torch_ops.quant(x, weight, scale, source, epsilon, dtype)
-    return quantized
-
-
-def _found(
-    x: Tensor,
-    weight: Tensor | None,
-    bound: Tensor | None,
-    source: int,
-    per_token: bool,
-    epsilon: float,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """Return rows over scales that are found for each of them or for all, and the scales."""
-    scaling = TOKEN if per_token else TENSOR
-    if not is_dynamo_compiling():
-        done: tuple[Tensor, Tensor] | None = native.try_quant(
-            *call(x, None, weight, bound, source, scaling, dtype, epsilon=epsilon)
-        )
-        if done is not None:
-            return done
-    results: tuple[Tensor, Tensor] = torch_ops.quant_scaled(
-        x, weight, bound, source, scaling, 0, column_major=False, power_of_two=False, epsilon=epsilon, dtype=dtype
-    )
-    return results
-
-
-def _grouped(
-    x: Tensor,
-    source: int,
-    group_size: int,
-    column_major: bool,
-    power_of_two: bool,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """Return rows over a scale for each of their groups, and the scales."""
-    if not is_dynamo_compiling():
-        arguments = call(
-            x,
-            None,
-            None,
-            None,
-            source,
-            GROUP,
-            dtype,
-            group_size=group_size,
-            column_major=column_major,
-            power_of_two=power_of_two,
-        )
-        done: tuple[Tensor, Tensor] | None = native.try_quant(*arguments)
-        if done is not None:
-            return done
-    results: tuple[Tensor, Tensor] = torch_ops.quant_scaled(
-        x, None, None, source, GROUP, group_size, column_major, power_of_two, 0.0, dtype
-    )
-    return results
+from vllm_ir_provider_cpu_c.quantization import GATED, PLAIN
 
 
 @implements("static_quant_fp8", provider=PROVIDER, supports_args=predicates.static_quant_fp8, batch_invariant=True)
 def static_quant_fp8(x: Tensor, scale: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
     """Return x [..., hidden_size], over a scale of one value or of one per element of a row, as new 8-bit floats."""
-    return _given(x, None, scale, PLAIN, 0.0, dtype)
+    if not is_dynamo_compiling():
+        done: Tensor | None = native.try_quant(*quantization.static(x, scale, dtype, PLAIN))
+        if done is not None:
+            return done
+    traced: Tensor = torch_ops.static_quant_fp8(x, scale, dtype)
+    return traced
 
 
 @implements("dynamic_quant_fp8", provider=PROVIDER, supports_args=predicates.dynamic_quant_fp8)
@@ -94,7 +34,14 @@ def dynamic_quant_fp8(
     x: Tensor, per_token: bool = True, scale_ub: Tensor | None = None, dtype: torch.dtype = torch.float8_e4m3fn
 ) -> tuple[Tensor, Tensor]:
     """Return x [..., hidden_size] as new 8-bit floats, and the scales of its rows or of all of it."""
-    return _found(x, None, scale_ub, PLAIN, per_token, 0.0, dtype)
+    if not is_dynamo_compiling():
+        done: tuple[Tensor, Tensor] | None = native.try_quant(
+            *quantization.dynamic(x, per_token, scale_ub, dtype, PLAIN)
+        )
+        if done is not None:
+            return done
+    traced: tuple[Tensor, Tensor] = torch_ops.dynamic_quant_fp8(x, per_token, scale_ub, dtype)
+    return traced
 
 
 @implements(
@@ -108,7 +55,13 @@ def dynamic_group_quant_fp8(
     dtype: torch.dtype = torch.float8_e4m3fn,
 ) -> tuple[Tensor, Tensor]:
     """Return x [..., hidden_size] as new 8-bit floats, and the scales of the groups of its rows."""
-    return _grouped(x, PLAIN, group_size, column_major_scales, use_ue8m0, dtype)
+    arguments = (x, group_size, column_major_scales, use_ue8m0, dtype)
+    if not is_dynamo_compiling():
+        done: tuple[Tensor, Tensor] | None = native.try_quant(*quantization.groups(*arguments, PLAIN))
+        if done is not None:
+            return done
+    traced: tuple[Tensor, Tensor] = torch_ops.dynamic_group_quant_fp8(*arguments)
+    return traced
 
 
 @implements(
@@ -121,7 +74,12 @@ def rms_norm_static_quant_fp8(
     x: Tensor, weight: Tensor | None, scale: Tensor, epsilon: float, dtype: torch.dtype = torch.float8_e4m3fn
 ) -> Tensor:
     """Return normalised rows of x [..., hidden_size] over a given scale as new 8-bit floats."""
-    return _given(x, weight, scale, NORM, epsilon, dtype)
+    if not is_dynamo_compiling():
+        done: Tensor | None = native.try_quant(*quantization.norm_static(x, weight, scale, epsilon, dtype))
+        if done is not None:
+            return done
+    traced: Tensor = torch_ops.rms_norm_static_quant_fp8(x, weight, scale, epsilon, dtype)
+    return traced
 
 
 @implements("rms_norm_dynamic_quant_fp8", provider=PROVIDER, supports_args=predicates.rms_norm_dynamic_quant_fp8)
@@ -134,7 +92,13 @@ def rms_norm_dynamic_quant_fp8(
     dtype: torch.dtype = torch.float8_e4m3fn,
 ) -> tuple[Tensor, Tensor]:
     """Return normalised rows of x [..., hidden_size] as new 8-bit floats, and the scales of the rows or of all."""
-    return _found(x, weight, scale_ub, NORM, per_token, epsilon, dtype)
+    arguments = (x, weight, epsilon, per_token, scale_ub, dtype)
+    if not is_dynamo_compiling():
+        done: tuple[Tensor, Tensor] | None = native.try_quant(*quantization.norm_dynamic(*arguments))
+        if done is not None:
+            return done
+    traced: tuple[Tensor, Tensor] = torch_ops.rms_norm_dynamic_quant_fp8(*arguments)
+    return traced
 
 
 @implements(
@@ -145,7 +109,12 @@ def rms_norm_dynamic_quant_fp8(
 )
 def silu_and_mul_static_quant_fp8(x: Tensor, scale: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
     """Return silu(gate) * up of rows [..., 2 * size] over a given scale as new 8-bit floats."""
-    return _given(x, None, scale, GATED, 0.0, dtype)
+    if not is_dynamo_compiling():
+        done: Tensor | None = native.try_quant(*quantization.static(x, scale, dtype, GATED))
+        if done is not None:
+            return done
+    traced: Tensor = torch_ops.silu_and_mul_static_quant_fp8(x, scale, dtype)
+    return traced
 
 
 @implements(
@@ -155,7 +124,14 @@ def silu_and_mul_dynamic_quant_fp8(
     x: Tensor, per_token: bool = True, scale_ub: Tensor | None = None, dtype: torch.dtype = torch.float8_e4m3fn
 ) -> tuple[Tensor, Tensor]:
     """Return silu(gate) * up of rows [..., 2 * size] as new 8-bit floats, and the scales of the rows or of all."""
-    return _found(x, None, scale_ub, GATED, per_token, 0.0, dtype)
+    if not is_dynamo_compiling():
+        done: tuple[Tensor, Tensor] | None = native.try_quant(
+            *quantization.dynamic(x, per_token, scale_ub, dtype, GATED)
+        )
+        if done is not None:
+            return done
+    traced: tuple[Tensor, Tensor] = torch_ops.silu_and_mul_dynamic_quant_fp8(x, per_token, scale_ub, dtype)
+    return traced
 
 
 @implements(
@@ -172,7 +148,13 @@ def silu_and_mul_group_quant_fp8(
     dtype: torch.dtype = torch.float8_e4m3fn,
 ) -> tuple[Tensor, Tensor]:
     """Return silu(gate) * up of rows [..., 2 * size] as new 8-bit floats, and the scales of the groups of the rows."""
-    return _grouped(x, GATED, group_size, column_major_scales, use_ue8m0, dtype)
+    arguments = (x, group_size, column_major_scales, use_ue8m0, dtype)
+    if not is_dynamo_compiling():
+        done: tuple[Tensor, Tensor] | None = native.try_quant(*quantization.groups(*arguments, GATED))
+        if done is not None:
+            return done
+    traced: tuple[Tensor, Tensor] = torch_ops.silu_and_mul_group_quant_fp8(*arguments)
+    return traced
 
 
 def functional_fused_add_rms_norm_static_quant_fp8(
@@ -184,13 +166,13 @@ def functional_fused_add_rms_norm_static_quant_fp8(
     dtype: torch.dtype = torch.float8_e4m3fn,
 ) -> tuple[Tensor, Tensor]:
     """Return the normalised sum of x and a residual over a given scale, and the sum; no input is written."""
+    arguments = (x, x_residual, weight, scale, epsilon, dtype)
     if not is_dynamo_compiling():
-        arguments = call(x, x_residual, weight, scale, ADD_NORM, GIVEN, dtype, epsilon=epsilon, donated=KEPT)
-        done: tuple[Tensor, Tensor] | None = native.try_quant(*arguments)
+        done: tuple[Tensor, Tensor] | None = native.try_quant(*quantization.sum_static(*arguments, KEPT))
         if done is not None:
             return done
-    results: tuple[Tensor, Tensor] = torch_ops.add_quant(x, x_residual, weight, scale, epsilon, dtype)
-    return results
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_add_rms_norm_static_quant_fp8(*arguments)
+    return traced
 
 
 @implements(
@@ -214,12 +196,13 @@ def fused_add_rms_norm_static_quant_fp8(
     x is left as it is. A residual that is not contiguous, or shares memory with x, is left alone, too, and the sum is a
     new tensor.
     """
+    arguments = (x, x_residual, weight, scale, epsilon, dtype)
     if not is_dynamo_compiling():
-        arguments = call(x, x_residual, weight, scale, ADD_NORM, GIVEN, dtype, epsilon=epsilon, donated=DONATED)
-        done: tuple[Tensor, Tensor] | None = native.try_quant(*arguments)
+        done: tuple[Tensor, Tensor] | None = native.try_quant(*quantization.sum_static(*arguments, DONATED))
         if done is not None:
             return done
-    return torch_ops.donating_add_quant(x, x_residual, weight, scale, epsilon, dtype)
+    traced: tuple[Tensor, Tensor] = torch_ops.fused_add_rms_norm_static_quant_fp8.donating(*arguments)
+    return traced
 
 
 def functional_fused_add_rms_norm_dynamic_quant_fp8(
@@ -232,16 +215,13 @@ def functional_fused_add_rms_norm_dynamic_quant_fp8(
     dtype: torch.dtype = torch.float8_e4m3fn,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the normalised sum of x and a residual, its scales, and the sum; no input is written."""
-    scaling = TOKEN if per_token else TENSOR
+    arguments = (x, x_residual, weight, epsilon, per_token, scale_ub, dtype)
     if not is_dynamo_compiling():
-        arguments = call(x, x_residual, weight, scale_ub, ADD_NORM, scaling, dtype, epsilon=epsilon, donated=KEPT)
-        done: tuple[Tensor, Tensor, Tensor] | None = native.try_quant(*arguments)
+        done: tuple[Tensor, Tensor, Tensor] | None = native.try_quant(*quantization.sum_dynamic(*arguments, KEPT))
         if done is not None:
             return done
-    results: tuple[Tensor, Tensor, Tensor] = torch_ops.add_quant_scaled(
-        x, x_residual, weight, scale_ub, epsilon, scaling, dtype
-    )
-    return results
+    traced: tuple[Tensor, Tensor, Tensor] = torch_ops.fused_add_rms_norm_dynamic_quant_fp8(*arguments)
+    return traced
 
 
 @implements(
@@ -264,10 +244,10 @@ def fused_add_rms_norm_dynamic_quant_fp8(
 
     What is left alone is told at `fused_add_rms_norm_static_quant_fp8`.
     """
-    scaling = TOKEN if per_token else TENSOR
+    arguments = (x, x_residual, weight, epsilon, per_token, scale_ub, dtype)
     if not is_dynamo_compiling():
-        arguments = call(x, x_residual, weight, scale_ub, ADD_NORM, scaling, dtype, epsilon=epsilon, donated=DONATED)
-        done: tuple[Tensor, Tensor, Tensor] | None = native.try_quant(*arguments)
+        done: tuple[Tensor, Tensor, Tensor] | None = native.try_quant(*quantization.sum_dynamic(*arguments, DONATED))
         if done is not None:
             return done
-    return torch_ops.donating_add_quant_scaled(x, x_residual, weight, scale_ub, epsilon, scaling, dtype)
+    traced: tuple[Tensor, Tensor, Tensor] = torch_ops.fused_add_rms_norm_dynamic_quant_fp8.donating(*arguments)
+    return traced

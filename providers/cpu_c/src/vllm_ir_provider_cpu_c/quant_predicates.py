@@ -21,7 +21,7 @@ from vllm_ir_provider_cpu_c.predicates import (
     refusal_of_norm,
     traced,
 )
-from vllm_ir_provider_cpu_c.quant_torch_ops import ADD_NORM, GATED, GIVEN, GROUP, NORM, PLAIN, QUANTIZED, TENSOR, TOKEN
+from vllm_ir_provider_cpu_c.quantization import ADD_NORM, GATED, GIVEN, GROUP, NORM, PLAIN, QUANTIZED, TENSOR, TOKEN
 
 NEEDS_QUANTIZED: Final = Unsupported("quantises to float8_e4m3fn, float8_e4m3fnuz or float8_e5m2")
 NEEDS_SCALE: Final = Unsupported("needs a float32 scale of one value")

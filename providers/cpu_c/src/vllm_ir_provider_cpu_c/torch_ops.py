@@ -1,208 +1,70 @@
-"""The kernels as torch ops, for whoever traces: graphs keep one opaque node each, and the fakes tell its results.
+"""The kernels as torch ops, for whoever traces: graphs keep one opaque node each, whose schema and fake core knows.
 
-Eager calls do not come here; they would pay the dispatcher more than the kernel. Ops with a trailing underscore write
-their activations and return nothing, since torch wants no op to return its inputs.
+Eager calls do not come here; they would pay the dispatcher more than the kernel.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-from torch import Tensor
+from vllm_ir import make_torch_op
 
+from vllm_ir_provider_cpu_c import quantization
 from vllm_ir_provider_cpu_c.library import native
+from vllm_ir_provider_cpu_c.quantization import GATED, PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+    from vllm_ir.kernel_op import TorchOp
 
 NAMESPACE: Final = "vllm_ir_cpu_c"
 SILU, GELU, GELU_TANH = range(3)
-DONATED: Final = True
-KEPT: Final = False
 
-_NORM: Final = "Tensor? weight, float epsilon, SymInt? variance_size=None"
-ROTARY: Final = "SymInt head_size, SymInt rotary_dim, Tensor cos_sin_cache, bool is_neox_style"
+_SUM: Final = ("x_residual",)
+"""What of the donated tensors a quantising kernel can write: 8-bit results have no place in x."""
 
 
-def like(x: Tensor, last: int | None = None) -> Tensor:
-    """Return a new contiguous tensor of x's shape, with another last size if one is given."""
-    return x.new_empty(x.shape if last is None else (*x.shape[:-1], last))
+def _define(op: str, kernel: Callable[..., Any], writes: Sequence[str] | None = None) -> TorchOp:
+    """Return a kernel as a torch op for tensors of the CPU."""
+    return make_torch_op(op, kernel, namespace=NAMESPACE, device_types="cpu", writes=writes)
 
 
-@torch.library.custom_op(
-    f"{NAMESPACE}::rms_norm", mutates_args=(), device_types="cpu", schema=f"(Tensor x, {_NORM}) -> Tensor"
-)
-def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
-    """Return rows of x over their root mean square, times the weight."""
-    return native.rms_norm(x, weight, epsilon, variance_size)
+def _quantising(op: str, call: Callable[..., quantization.Call], writes: Sequence[str] | None = None) -> TorchOp:
+    """Return the compiled module's `quant`, told what an op's arguments say, as a torch op."""
+    return _define(op, lambda *args: native.quant(*call(*args)), writes)
 
 
-@rms_norm.register_fake
-def _(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
-    """Return what the result is like."""
-    del weight, epsilon, variance_size
-    return like(x)
-
-
-@torch.library.custom_op(
-    f"{NAMESPACE}::fused_add_rms_norm",
-    mutates_args=(),
-    device_types="cpu",
-    schema=f"(Tensor x, Tensor x_residual, {_NORM}) -> (Tensor, Tensor)",
-)
-def fused_add_rms_norm(
-    x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return the normalised sum and the sum."""
-    return native.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, KEPT)
-
-
-@fused_add_rms_norm.register_fake
-def _(
-    x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return what the results are like."""
-    del x_residual, weight, epsilon, variance_size
-    return like(x), like(x)
-
-
-@torch.library.custom_op(
-    f"{NAMESPACE}::fused_add_rms_norm_",
-    mutates_args=("x", "x_residual"),
-    device_types="cpu",
-    schema=f"(Tensor(a!) x, Tensor(b!) x_residual, {_NORM}) -> ()",
-)
-def fused_add_rms_norm_(
-    x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
-) -> None:
-    """Write the normalised sum to x and the sum to x_residual."""
-    results = native.fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size, DONATED)
-    settle((x, x_residual), results)
-
-
-@torch.library.custom_op(
-    f"{NAMESPACE}::silu_and_mul", mutates_args=(), device_types="cpu", schema="(Tensor x) -> Tensor"
-)
-def silu_and_mul(x: Tensor) -> Tensor:
+def _silu_and_mul(x: Tensor) -> Tensor:
     """Return silu(gate) * up."""
     return native.gate(x, SILU)
 
 
-@silu_and_mul.register_fake
-def _(x: Tensor) -> Tensor:
-    """Return what the result is like."""
-    return like(x, x.shape[-1] // 2)
-
-
-@torch.library.custom_op(
-    f"{NAMESPACE}::gelu_and_mul",
-    mutates_args=(),
-    device_types="cpu",
-    schema="(Tensor x, str approximate='none') -> Tensor",
-)
-def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
+def _gelu_and_mul(x: Tensor, approximate: str) -> Tensor:
     """Return gelu(gate) * up."""
     return native.gate(x, GELU_TANH if approximate == "tanh" else GELU)
 
 
-@gelu_and_mul.register_fake
-def _(x: Tensor, approximate: str = "none") -> Tensor:
-    """Return what the result is like."""
-    del approximate
-    return like(x, x.shape[-1] // 2)
+rms_norm = _define("rms_norm", native.rms_norm)
+fused_add_rms_norm = _define("fused_add_rms_norm", native.fused_add_rms_norm)
+silu_and_mul = _define("silu_and_mul", _silu_and_mul)
+gelu_and_mul = _define("gelu_and_mul", _gelu_and_mul)
+rotary_embedding = _define("rotary_embedding", native.rotary_embedding)
+fused_qk_norm_rope = _define("fused_qk_norm_rope", native.fused_qk_norm_rope)
 
-
-@torch.library.custom_op(
-    f"{NAMESPACE}::rotary_embedding",
-    mutates_args=(),
-    device_types="cpu",
-    schema=f"(Tensor positions, Tensor query, Tensor key, {ROTARY}) -> (Tensor, Tensor)",
+static_quant_fp8 = _quantising("static_quant_fp8", partial(quantization.static, source=PLAIN))
+dynamic_quant_fp8 = _quantising("dynamic_quant_fp8", partial(quantization.dynamic, source=PLAIN))
+dynamic_group_quant_fp8 = _quantising("dynamic_group_quant_fp8", partial(quantization.groups, source=PLAIN))
+rms_norm_static_quant_fp8 = _quantising("rms_norm_static_quant_fp8", quantization.norm_static)
+rms_norm_dynamic_quant_fp8 = _quantising("rms_norm_dynamic_quant_fp8", quantization.norm_dynamic)
+fused_add_rms_norm_static_quant_fp8 = _quantising("fused_add_rms_norm_static_quant_fp8", quantization.sum_static, _SUM)
+fused_add_rms_norm_dynamic_quant_fp8 = _quantising(
+    "fused_add_rms_norm_dynamic_quant_fp8", quantization.sum_dynamic, _SUM
 )
-def rotary_embedding(
-    positions: Tensor,
-    query: Tensor,
-    key: Tensor,
-    head_size: int,
-    rotary_dim: int,
-    cos_sin_cache: Tensor,
-    is_neox_style: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return query and key with each head turned."""
-    return native.rotary_embedding(positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, KEPT)
-
-
-@rotary_embedding.register_fake
-def _(
-    positions: Tensor,
-    query: Tensor,
-    key: Tensor,
-    head_size: int,
-    rotary_dim: int,
-    cos_sin_cache: Tensor,
-    is_neox_style: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return what the results are like."""
-    del positions, head_size, rotary_dim, cos_sin_cache, is_neox_style
-    return like(query), like(key)
-
-
-@torch.library.custom_op(
-    f"{NAMESPACE}::rotary_embedding_",
-    mutates_args=("query", "key"),
-    device_types="cpu",
-    schema=f"(Tensor positions, Tensor(a!) query, Tensor(b!) key, {ROTARY}) -> ()",
+silu_and_mul_static_quant_fp8 = _quantising("silu_and_mul_static_quant_fp8", partial(quantization.static, source=GATED))
+silu_and_mul_dynamic_quant_fp8 = _quantising(
+    "silu_and_mul_dynamic_quant_fp8", partial(quantization.dynamic, source=GATED)
 )
-def rotary_embedding_(
-    positions: Tensor,
-    query: Tensor,
-    key: Tensor,
-    head_size: int,
-    rotary_dim: int,
-    cos_sin_cache: Tensor,
-    is_neox_style: bool,
-) -> None:
-    """Turn each head of query and key where they lie."""
-    results = native.rotary_embedding(
-        positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style, DONATED
-    )
-    settle((query, key), results)
-
-
-def settle(donated: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> None:
-    """Copy back what the kernel could not write in place: tensors that are not contiguous, or share memory."""
-    for given, result in zip(donated, results, strict=True):
-        if result is not given:
-            given.copy_(result)
-
-
-def dense(x: Tensor) -> bool:
-    """Tell whether a tensor is contiguous, judged without its leading size; False where that would decide."""
-    strides, sizes = x.stride(), x.shape
-    return strides[-1] == 1 and all(strides[i] == strides[i + 1] * sizes[i + 1] for i in range(x.dim() - 1))
-
-
-def donating_fused_add_rms_norm(
-    x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None
-) -> tuple[Tensor, Tensor]:
-    """Return x and x_residual, written in place where they are contiguous; new tensors otherwise."""
-    if not (dense(x) and dense(x_residual)):
-        functional: tuple[Tensor, Tensor] = fused_add_rms_norm(x, x_residual, weight, epsilon, variance_size)
-        return functional
-    fused_add_rms_norm_(x, x_residual, weight, epsilon, variance_size)
-    return x, x_residual
-
-
-def donating_rotary_embedding(
-    positions: Tensor,
-    query: Tensor,
-    key: Tensor,
-    head_size: int,
-    rotary_dim: int,
-    cos_sin_cache: Tensor,
-    is_neox_style: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return query and key, turned in place where they are contiguous; new tensors otherwise."""
-    arguments = (positions, query, key, head_size, rotary_dim, cos_sin_cache, is_neox_style)
-    if not (dense(query) and dense(key)):
-        functional: tuple[Tensor, Tensor] = rotary_embedding(*arguments)
-        return functional
-    rotary_embedding_(*arguments)
-    return query, key
+silu_and_mul_group_quant_fp8 = _quantising("silu_and_mul_group_quant_fp8", partial(quantization.groups, source=GATED))
