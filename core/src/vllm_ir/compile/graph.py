@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir.compile import dynamo, torch_version
+from vllm_ir.compile import dynamo, torch_sizes, torch_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -65,8 +65,8 @@ def contiguous(tensor: torch.Tensor) -> bool:
 
 
 def same(size: Any, other: Any) -> bool:
-    """Tell whether two sizes are the same whatever those that are open turn out to be."""
-    return str(size) == str(other)
+    """Tell whether two sizes are the same whatever those that are open turn out to be, asking nothing about them."""
+    return str(size) == str(other) or torch_sizes.surely_equal(size, other)
 
 
 def subgraphs(module: fx.GraphModule) -> Iterator[tuple[str, fx.GraphModule]]:

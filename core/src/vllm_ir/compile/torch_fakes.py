@@ -6,10 +6,34 @@ Like `torch_version`, written against what torch 2.11 to 2.14 have in common.
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
+
+
+@contextlib.contextmanager
+def unlogged() -> Iterator[None]:
+    """Keep torch from logging, with a traceback, what an op says to fake tensors where that is an answer like others.
+
+    It logs every TypeError, which is also what a wrong argument of an op is; of other threads all is logged as before.
+    """
+    mine = threading.get_ident()
+
+    def others(record: logging.LogRecord) -> bool:
+        """Let through what other threads log."""
+        return record.thread != mine
+
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addFilter(others)
+    try:
+        yield
+    finally:
+        log.removeFilter(others)
 
 
 def fake_mode() -> Any:

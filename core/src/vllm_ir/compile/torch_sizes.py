@@ -28,6 +28,23 @@ def hint_of(size: Any) -> int | None:
     return found
 
 
+def surely_equal(size: Any, other: Any) -> bool:
+    """Tell whether two sizes are equal by what is known of those that are open: one may be the other in more words.
+
+    Reshapes say a size anew, "s1 // s2 * s2" for a multiple of s2.
+    """
+    import torch
+
+    numbers = (torch.SymInt, torch.SymFloat)
+    if torch.SymBool in (type(size), type(other)):
+        return False
+    if not isinstance(size, numbers) and not isinstance(other, numbers):
+        return bool(size == other)
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(size == other)
+
+
 @contextlib.contextmanager
 def forgetting_sizes(shape_env: Any) -> Iterator[None]:
     """Forget the sizes that depend on data and were made inside: torch wants to find each in the next result.

@@ -131,7 +131,7 @@ def splice(
             elif inner.op == "get_attr":
                 made[inner] = _constant(graph, traced.module, inner)
                 added.append(made[inner])
-            elif (size := known.get(_symbol(value_of(inner)))) is not None and _reads_size(inner):
+            elif (size := known.get(_symbol(value_of(inner)))) is not None and reads_size(inner):
                 made[inner] = size
             else:
                 new = graph.node_copy(inner, lambda found: made[found])
@@ -267,7 +267,7 @@ def _symbol(value: Any) -> str | None:
     return str(value.node.expr) if isinstance(value, torch.SymInt) else None
 
 
-def _reads_size(node: fx.Node) -> bool:
+def reads_size(node: fx.Node) -> bool:
     """Tell whether a node only reads a size of a tensor."""
     import torch
 

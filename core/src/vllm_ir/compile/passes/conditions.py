@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from vllm_ir import dispatch
 from vllm_ir.compile import torch_sizes, torch_version
 from vllm_ir.compile.aliases import Aliases
-from vllm_ir.compile.graph import contiguous, fake_arguments, tensors_of, value_of
-from vllm_ir.compile.passes.reading import Port, port_of, ports_of
+from vllm_ir.compile.graph import contiguous, fake_arguments, same, tensors_of, value_of
+from vllm_ir.compile.passes.reading import VIEW, Port, port_of, ports_of
+from vllm_ir.compile.tracing import reads_size
 from vllm_ir.compile.writes import writes
 from vllm_ir.errors import BadFusion, IrError
 from vllm_ir.verdict import Unsupported
@@ -47,14 +48,17 @@ def tensors(names: Sequence[str], example: Sequence[Any], values: Sequence[Any],
 
 
 def users(skeleton: Skeleton, match: Match, reader: Reader) -> str | None:
-    """Return who else reads a value between the pattern's calls, or None."""
+    """Return who else reads a value between the pattern's calls, or None; the size of a view is no value."""
     inside = {holder for node in match.calls.values() for nodes in ports_of(node).values() for holder in nodes}
     inside |= set(match.calls.values())
     for wanted, node in match.calls.items():
+        call = reader.read(node)
+        is_view = call is not None and call.kind == VIEW
         for index, holders in ports_of(node).items():
             if Port(wanted, index) in skeleton.outputs:
                 continue
-            other = next((user for holder in holders for user in holder.users if user not in inside), None)
+            outside = (user for holder in holders for user in holder.users if user not in inside)
+            other = next((user for user in outside if not (is_view and reads_size(user))), None)
             if other is not None:
                 which = "" if index is None else f" {index}"
                 return f"result{which} of {reader.label(node)} is also read by {reader.label(other)}"
@@ -175,7 +179,7 @@ def kinds(skeleton: Skeleton, drawn: Skeleton, match: Match) -> str | None:
         return f"the replacement has {len(drawn.outputs)} results, wanted {len(skeleton.outputs)}"
     for number, holders in results(skeleton, match):
         wanted, found = value_of(holders[0]), drawn.traced.results[number]
-        if _kind(wanted) != _kind(found):
+        if not _alike(wanted, found):
             return f"result {number} of the replacement is {_kind(found)}, wanted {_kind(wanted)}"
     return None
 
@@ -207,6 +211,14 @@ def _selected(plan: Plan, op: IrOp, args: tuple[Any, ...]) -> str | None:
             if dispatch.judge(candidate.impl, args) is None:
                 return candidate.entry.provider
     return None
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Tell whether two results are tensors of one dtype, shape and layout."""
+    if not hasattr(one, "stride") or not hasattr(other, "stride"):
+        return type(one) is type(other)
+    sizes, others = ((*value.shape, *value.stride()) for value in (one, other))
+    return one.dtype == other.dtype and one.dim() == other.dim() and all(map(same, sizes, others))
 
 
 def _kind(value: Any) -> str:

@@ -10,7 +10,7 @@ from vllm_ir.compile.functionalization import NOTE, donated_inputs
 from vllm_ir.compile.graph import arguments_of, fake_arguments, source_of
 from vllm_ir.compile.passes import conditions
 from vllm_ir.compile.passes.matching import Matcher, differences
-from vllm_ir.compile.passes.reading import Reader, Symbol, ports_of
+from vllm_ir.compile.passes.reading import Reader, ports_of
 from vllm_ir.compile.passes.skeleton import draw
 from vllm_ir.compile.passes.surroundings import Outcome
 from vllm_ir.compile.tracing import describe, splice
@@ -144,9 +144,9 @@ class _Sweep:
 
     def _conditions(self, form: Form, match: Match) -> _Ready | tuple[str, int]:
         """Return what may be replaced, or why it may not and how many steps were taken until that was seen."""
-        open_one = next((n for n, value in zip(form.names, match.args, strict=True) if isinstance(value, Symbol)), None)
-        if open_one is not None:
-            return f"{open_one!r} is left open in this graph", 1
+        unknown = match.settle(form.names)
+        if unknown is not None:
+            return f"{unknown!r} is left open in this graph, and nothing in it holds the number", 1
         values = fake_arguments(match.args)
         reason = (
             conditions.tensors(form.names, form.example, values, form.fusion.strided)

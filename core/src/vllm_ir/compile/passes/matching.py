@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.compile.graph import same, tensors_of, value_of
-from vllm_ir.compile.passes.reading import CAST, VIEW, Call, Reader, is_tensor, port_of, ports_of
+from vllm_ir.compile.passes.reading import CAST, VIEW, Call, Reader, Symbol, is_tensor, port_of, ports_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +35,15 @@ class Match:
     def size(self) -> tuple[int, int]:
         """Return how many calls, and how many tensors, were found."""
         return len(self.calls), sum(map(is_tensor, self.args))
+
+    def settle(self, names: Sequence[str]) -> str | None:
+        """Let numbers that the graph leaves open be the nodes that hold them, and return which has none, or None."""
+        for place, value in enumerate(self.args):
+            if isinstance(value, Symbol):
+                if value.node is None:
+                    return names[place]
+                self.args[place] = value.node
+        return None
 
 
 class Matcher:
@@ -146,7 +155,7 @@ class Matcher:
         if bound is UNSET:
             self._match.args[place] = found
             return None
-        if bound is found or (not is_tensor(bound) and not is_tensor(found) and bound == found):
+        if bound is found or (not is_tensor(bound) and not is_tensor(found) and _equal(bound, found)):
             return None
         if is_tensor(bound) or is_tensor(found):
             return f"{what} is another tensor than {self._names[place]!r} is elsewhere"
@@ -251,6 +260,8 @@ def _equal(one: Any, other: Any) -> bool:
     """Tell whether two plain values are the same, and of the same kind: True is not 1."""
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, Symbol) and isinstance(other, Symbol) and one.node is not None and other.node is not None:
+        return same(value_of(one.node), value_of(other.node))
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 

@@ -6,7 +6,7 @@ Defaults are filled in. What compilers write in several ways is read in one: a c
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vllm_ir.compile import torch_version
@@ -41,9 +41,15 @@ class Port(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A number that a graph leaves open, by torch's name for it."""
+    """A number that a graph leaves open, by torch's name for it.
+
+    Attributes:
+        name: what torch calls it; equal for what is equal whatever it turns out to be.
+        node: what it is in the graph; None where no node holds it.
+    """
 
     name: str
+    node: fx.Node | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         """Return the name."""
@@ -173,7 +179,11 @@ def _plain(value: Any) -> Any:
     import torch
 
     if isinstance(value, torch.fx.Node):
-        return value if is_tensor(value) else Symbol(str(value_of(value)))
+        if is_tensor(value):
+            return value
+        held = value_of(value)
+        # What was open when the program was traced, and is not any longer.
+        return held if isinstance(held, (int, float)) else Symbol(str(held), value)
     if isinstance(value, (list, tuple)):
         return tuple(_plain(item) for item in value)
     return Symbol(str(value)) if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value

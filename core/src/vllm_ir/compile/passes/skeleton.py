@@ -10,6 +10,7 @@ from vllm_ir.compile import torch_sizes, torch_version
 from vllm_ir.compile.graph import storages, tensors_of, value_of
 from vllm_ir.compile.judging import batch_sizes
 from vllm_ir.compile.passes.reading import Port, Reader, port_of
+from vllm_ir.compile.torch_fakes import unlogged
 from vllm_ir.compile.tracing import inputs_of, trace
 from vllm_ir.compile.writes import writes
 
@@ -60,7 +61,7 @@ def draw(
         TypeError: it returns something that is no tensor.
         Exception: whatever the function raises on fake tensors.
     """
-    with quietly(args):
+    with quietly(args), unlogged():
         traced = trace(function, args, table)
     nodes = list(traced.module.graph.nodes)
     places = [place for place, value in enumerate(args) if inputs_of([value])]
