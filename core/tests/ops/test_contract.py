@@ -303,3 +303,43 @@ def test_without_asserts() -> None:
     done = subprocess.run([sys.executable, "-O", "-c", script], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [[told(wrong, call) for call in calls_of(wrong.op)] for wrong in WRONG]
     assert all(answer[0] != "nothing" for answers in json.loads(done.stdout) for answer in answers)
+
+
+NUMBERS = tuple(
+    (name, parameter)
+    for name in NAMES
+    for parameter, word in zip(
+        getattr(ops, name).declaration.signature.names, getattr(ops, name).declaration.types.words, strict=True
+    )
+    if word in ("int", "Optional[int]")
+)
+
+
+@pytest.mark.parametrize(("name", "parameter"), NUMBERS)
+@pytest.mark.parametrize("value", [True, "8", 8.0], ids=repr)
+def test_a_whole_number_is_nothing_else(
+    name: str, parameter: str, value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """True is 1 for Python, and neither a text nor a fraction is a size; eager, by the torch op and on fakes."""
+    op = getattr(ops, name)
+    arguments = list(op.bind(op.generate_inputs(num_tokens=2, hidden_size=32), {}))
+    arguments[op.declaration.signature.names.index(parameter)] = value
+    word = "int or None" if parameter == "variance_size" else "int"
+    said = f"{name}(): argument {parameter!r} is {type(value).__name__} {value!r}, wanted {word}."
+    for call in (op, op.declaration.native) if value is True else (op,):
+        with pytest.raises(WrongArgument) as caught:
+            call(*arguments)
+        assert str(caught.value) == said.replace(" or None", "" if call is not op else " or None")
+    assert not [record for record in caplog.records if "supports_args raised" in record.getMessage()]
+
+
+def test_numbers_are_of_every_op_that_has_one() -> None:
+    """What the test before goes over is read off the ops, so a new one is in it."""
+    assert {name for name, _ in NUMBERS} >= {
+        "rms_norm",
+        "fused_add_rms_norm",
+        "rotary_embedding",
+        "fused_qk_norm_rope",
+        "dynamic_group_quant_fp8",
+        "silu_and_mul_group_quant_fp8",
+    }

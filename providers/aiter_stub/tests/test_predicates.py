@@ -73,6 +73,12 @@ REFUSED = [
     ("rotary_embedding", rotary(head_size=0, rotary_dim=0), predicates.NEEDS_HEADS),
     ("rotary_embedding", rotary(cos_sin_cache=torch.ones(8, 8)), predicates.NEEDS_CACHE),
     ("rotary_embedding", rotary(cos_sin_cache=torch.ones(8, 16, dtype=torch.int32)), predicates.NEEDS_CACHE),
+    ("rotary_embedding", rotary(head_size=True), predicates.NEEDS_HEADS),
+    ("rotary_embedding", rotary(head_size="8"), predicates.NEEDS_HEADS),
+    ("rotary_embedding", rotary(head_size=None), predicates.NEEDS_HEADS),
+    ("rotary_embedding", rotary(rotary_dim=True), predicates.NEEDS_HEADS),
+    ("rotary_embedding", rotary(rotary_dim="8"), predicates.NEEDS_HEADS),
+    ("rotary_embedding", rotary(rotary_dim=None), predicates.NEEDS_HEADS),
 ]
 TAKEN = [
     ("rms_norm", (X, W, 1e-6)),

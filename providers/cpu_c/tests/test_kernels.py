@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from vllm_ir import ops
-from vllm_ir_provider_cpu_c import kernels
+from vllm_ir_provider_cpu_c import kernels, quant_kernels
 from vllm_ir_provider_cpu_c.predicates import DTYPES
 
 if TYPE_CHECKING:
@@ -292,3 +292,14 @@ def test_a_row_is_the_same_alone_and_in_any_batch(dtype: torch.dtype) -> None:
             out, total = kernels.fused_add_rms_norm.impl_fn(x, r, weight, EPSILON)
             assert torch.equal(out[at], fused[0][0])
             assert torch.equal(total[at], fused[1][0])
+
+
+@pytest.mark.parametrize("flag", [True, False, 1, 0])
+def test_a_flag_is_set_as_python_tells_it(flag: Any, native: Native, same_bits: Same) -> None:
+    """Whoever writes 1 for True gets what native gives for it, in a rotation and in the scales of groups."""
+    call = torch.arange(3), torch.randn(3, 32), torch.randn(3, 16), 16, 16, torch.randn(8, 16), flag
+    same_bits(kernels.rotary_embedding.functional(*call), native("rotary_embedding", *call))
+    heads = (*call[:3], None, None, EPSILON, *call[3:])
+    same_bits(kernels.fused_qk_norm_rope.functional(*heads), native("fused_qk_norm_rope", *heads))
+    grouped = torch.randn(3, 64), 16, flag, flag
+    same_bits(quant_kernels.dynamic_group_quant_fp8.impl_fn(*grouped), native("dynamic_group_quant_fp8", *grouped))

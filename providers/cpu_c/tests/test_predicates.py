@@ -75,6 +75,15 @@ REFUSED = [
     ("rotary_embedding", rotary(cos_sin_cache=torch.ones(16, 8).T), predicates.NEEDS_CACHE),
     ("rotary_embedding", rotary(cos_sin_cache=CACHE.to("meta")), predicates.NEEDS_CPU),
     ("rotary_embedding", rotary(query=torch.ones(64, 4).T), predicates.NEEDS_ADJACENT),
+    ("rotary_embedding", rotary(head_size=True), predicates.NEEDS_HEADS),
+    ("rotary_embedding", rotary(head_size="8"), predicates.NEEDS_HEADS),
+    ("rotary_embedding", rotary(head_size=None), predicates.NEEDS_HEADS),
+    ("rotary_embedding", rotary(rotary_dim=True), predicates.NEEDS_HEADS),
+    ("rotary_embedding", rotary(rotary_dim="8"), predicates.NEEDS_HEADS),
+    ("rotary_embedding", rotary(rotary_dim=None), predicates.NEEDS_HEADS),
+    ("rms_norm", (X, None, 1e-6, True), predicates.NEEDS_VARIANCE),
+    ("rms_norm", (X, None, 1e-6, "8"), predicates.NEEDS_VARIANCE),
+    ("rms_norm", (X, None, 1e-6, 8.0), predicates.NEEDS_VARIANCE),
 ]
 
 

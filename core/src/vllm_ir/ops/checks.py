@@ -47,12 +47,23 @@ def check_weight(op: str, weight: Tensor | None, size: int, parameter: str = "we
         )
 
 
+def check_number(op: str, parameter: str, value: object) -> None:
+    """Raise for a truth value where a whole number is meant, since Python takes True for 1.
+
+    Raises:
+        WrongArgument: it is one.
+    """
+    if isinstance(value, bool):
+        raise WrongArgument(op=op, parameter=parameter, got=f"bool {value}", wanted="int")
+
+
 def check_variance_size(op: str, variance_size: int | None, size: int) -> None:
     """Raise unless the variance is of at least one and at most all elements of a row.
 
     Raises:
         WrongArgument: it is of another number.
     """
+    check_number(op, "variance_size", variance_size)
     if variance_size is not None and not 0 < variance_size <= size:
         raise WrongArgument(
             op=op,
@@ -153,6 +164,7 @@ def check_group_size(op: str, group_size: int, size: int) -> None:
     Raises:
         WrongArgument: it is not, or a group has no element.
     """
+    check_number(op, "group_size", group_size)
     if group_size < 1 or size % group_size:
         raise WrongArgument(
             op=op,

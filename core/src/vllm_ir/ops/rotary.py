@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vllm_ir.declare import register_op
 from vllm_ir.errors import WrongArgument
-from vllm_ir.ops.checks import check_floating
+from vllm_ir.ops.checks import check_floating, check_number
 
 
 def check_rotation(
@@ -22,6 +22,8 @@ def check_rotation(
     """
     if positions.is_floating_point() or positions.dtype == torch.bool:
         raise WrongArgument(op=op, parameter="positions", got=f"of dtype {positions.dtype}", wanted="an integer dtype")
+    check_number(op, "head_size", head_size)
+    check_number(op, "rotary_dim", rotary_dim)
     if rotary_dim % 2 or not 0 < rotary_dim <= head_size:
         raise WrongArgument(
             op=op,

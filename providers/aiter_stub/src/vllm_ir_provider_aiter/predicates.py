@@ -160,8 +160,15 @@ def at_once(size: int) -> int:
     return min(_MOST_AT_ONCE, 1 << max(0, wanted - 1).bit_length())
 
 
+def whole(value: object) -> bool:
+    """Tell whether a value is a whole number; True, which Python takes for 1, is none."""
+    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+
+
 def _whole_heads(query: Tensor, key: Tensor, head_size: int, rotary_dim: int) -> bool:
     """Tell whether rows are whole heads, and a rotation fits into a head."""
+    if not (whole(head_size) and whole(rotary_dim)):
+        return False
     if rotary_dim % 2 or not 0 < rotary_dim <= head_size or not query.dim() or not key.dim():
         return False
     return all(each.shape[-1] > 0 and each.shape[-1] % head_size == 0 for each in (query, key))

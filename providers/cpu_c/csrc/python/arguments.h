@@ -8,9 +8,22 @@
 
 namespace {
 
+// A whole number; True is one for Python, and is none here.
 bool read_size(PyObject* object, int64_t* out) {
+  if (PyBool_Check(object)) {
+    PyErr_SetString(PyExc_TypeError, "a truth value where a whole number is wanted");
+    return false;
+  }
   *out = PyLong_AsLongLong(object);
   return !(*out == -1 && PyErr_Occurred());
+}
+
+// Whether a flag is set, as Python tells the truth of a value: 1 is set like True.
+bool is_set(PyObject* flag) {
+  if (flag == Py_True || flag == Py_False) return flag == Py_True;
+  const int truth = PyObject_IsTrue(flag);
+  if (truth < 0) PyErr_Clear();
+  return truth == 1;
 }
 
 bool arity(const char* name, Py_ssize_t got, Py_ssize_t wanted) {

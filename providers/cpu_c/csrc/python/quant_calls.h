@@ -126,7 +126,7 @@ PyObject* quant(PyObject*, PyObject* const* args, Py_ssize_t count) {
   call.scaling = static_cast<int32_t>(quant.scaling);
   call.quantized = static_cast<int32_t>(quant.quantized);
   call.group_size = quant.group;
-  call.power_of_two = args[9] == Py_True;
+  call.power_of_two = is_set(args[9]);
   const bool given = call.scaling == VLLM_IR_GIVEN || call.scaling == VLLM_IR_CHANNEL;
   const float* scale = quant.scaled ? static_cast<const float*>(data_of(quant.scale)) : nullptr;
   (given ? call.scale : call.bound) = scale;
@@ -140,7 +140,7 @@ PyObject* quant(PyObject*, PyObject* const* args, Py_ssize_t count) {
   PyObject* scales = nullptr;
   if (!given) {
     const int64_t groups = call.scaling == VLLM_IR_GROUP ? quant.size / quant.group : 1;
-    const bool column_major = call.scaling == VLLM_IR_GROUP && args[8] == Py_True;
+    const bool column_major = call.scaling == VLLM_IR_GROUP && is_set(args[8]);
     scales = call.scaling == VLLM_IR_TENSOR
                  ? make_one(args[0], args[13], &memory)
                  : make_like(args[0], quant.x, groups, args[13], column_major, 4, &memory);

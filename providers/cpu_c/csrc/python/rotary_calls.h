@@ -131,7 +131,7 @@ PyObject* rotary_embedding(PyObject*, PyObject* const* args, Py_ssize_t count) {
   const int taken = read_rotary(args, &rotary);
   if (taken <= 0) return taken < 0 ? nullptr : failed(VLLM_IR_BAD_SIZE);
   if (!contiguous(rotary.positions)) return with_dense_positions<rotary_embedding, 8>(args);
-  return rotated(args, rotary, HeadNorm(), HeadNorm(), args[6] == Py_True, args[7] == Py_True);
+  return rotated(args, rotary, HeadNorm(), HeadNorm(), is_set(args[6]), args[7] == Py_True);
 }
 
 // The arguments of fused_qk_norm_rope: 1 taken, 0 not taken, -1 with an exception set.
@@ -167,7 +167,7 @@ PyObject* fused_qk_norm_rope(PyObject*, PyObject* const* args, Py_ssize_t count)
   const float epsilon = static_cast<float>(PyFloat_AsDouble(args[5]));
   if (epsilon == -1.0f && PyErr_Occurred()) return nullptr;
   norms[0].epsilon = norms[1].epsilon = epsilon;
-  return rotated(args, rotary, norms[0], norms[1], args[9] == Py_True, args[10] == Py_True);
+  return rotated(args, rotary, norms[0], norms[1], is_set(args[9]), args[10] == Py_True);
 }
 
 }  // namespace

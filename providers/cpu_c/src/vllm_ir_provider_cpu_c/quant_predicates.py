@@ -20,6 +20,7 @@ from vllm_ir_provider_cpu_c.predicates import (
     refusal_of_activation,
     refusal_of_norm,
     traced,
+    whole,
 )
 from vllm_ir_provider_cpu_c.quantization import ADD_NORM, GATED, GIVEN, GROUP, NORM, PLAIN, QUANTIZED, TENSOR, TOKEN
 
@@ -78,7 +79,7 @@ def _refusal(
     channels = scaling == GIVEN and source == PLAIN
     if scale is not None and not _scale_fits(scale, size if channels else 1):
         return NEEDS_CHANNELS if channels else NEEDS_SCALE
-    if scaling == GROUP and (group_size < 1 or size % group_size):
+    if scaling == GROUP and (not whole(group_size) or group_size < 1 or size % group_size):
         return NEEDS_GROUPS
     return NEEDS_ELEMENTS if scaling in (TOKEN, TENSOR) and size == 0 else None
 

@@ -147,7 +147,7 @@ def refusal_of_norm(x: Tensor, weight: Tensor | None, variance_size: int | None)
     size = x.shape[-1]
     if weight is not None:
         refusal = refusal_of_weight(x, weight, size)
-    if refusal is None and variance_size is not None and not 0 < variance_size <= size:
+    if refusal is None and variance_size is not None and not (whole(variance_size) and 0 < variance_size <= size):
         return NEEDS_VARIANCE
     return refusal
 
@@ -195,8 +195,15 @@ def _numbers_tokens(positions: Tensor) -> bool:
     return positions.dtype in (torch.int32, torch.int64) and positions.dim() <= MOST_TOKEN_DIMENSIONS
 
 
+def whole(value: object) -> bool:
+    """Tell whether a value is a whole number; True, which Python takes for 1, is none."""
+    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+
+
 def _whole_heads(query: Tensor, key: Tensor, head_size: int, rotary_dim: int) -> bool:
     """Tell whether rows are whole heads, and a rotation fits into a head."""
+    if not (whole(head_size) and whole(rotary_dim)):
+        return False
     if rotary_dim % 2 or not 0 < rotary_dim <= head_size:
         return False
     return query.shape[-1] % head_size == 0 and key.shape[-1] % head_size == 0

@@ -194,6 +194,8 @@ def _tokens(x: Tensor, bound: Tensor | None) -> Wanted:
 
 def _groups(size: int, group_size: int) -> Wanted:
     """Return what is wanted of rows that are cut into groups."""
+    if not predicates.whole(group_size):
+        return ((False, NEEDS_GROUPS),)
     return ((group_size > 0 and size > 0 and size % max(group_size, 1) == 0, NEEDS_GROUPS),)
 
 

@@ -23,6 +23,7 @@ from vllm_ir_provider_vllm_c.predicates import (
     refusal_of_rotary,
     refusal_of_weight,
     verdict,
+    whole,
 )
 
 DTYPES: Final = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -202,7 +203,7 @@ def refusal_of_dynamic(
 
 def refusal_of_groups(size: int, group_size: int, dtype: torch.dtype) -> Unsupported | None:
     """Return why rows of a size are not quantised in groups, or None."""
-    if group_size < 1 or size % group_size:
+    if not whole(group_size) or group_size < 1 or size % group_size:
         return NEEDS_GROUPS
     return refusal_of_dtype(dtype)
 
