@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vllm_ir.cli.arguments import DTYPES, TensorSpec, complete, parse
+from vllm_ir.cli.arguments import DTYPES, DtypeSpec, TensorSpec, complete, parse
 from vllm_ir.errors import MalformedArguments, MissingArgument, UnknownArgument
 from vllm_ir.signature import Signature
 
@@ -17,6 +17,22 @@ def rms_norm(x: object, weight: object, epsilon: float, variance_size: int | Non
 
 
 SIGNATURE = Signature.read(rms_norm, "a test")
+
+
+THERE = (
+    "There are float64 (f64), float32 (f32), bfloat16 (bf16), float16 (f16), int64 (i64), int32 (i32), int16 (i16),"
+    " int8 (i8), uint8 (u8), bool, float8_e4m3fn (fp8, f8e4m3, e4m3fn), float8_e4m3fnuz (f8e4m3fnuz, e4m3fnuz),"
+    " float8_e5m2 (f8e5m2, e5m2)"
+)
+
+
+@pytest.mark.parametrize("name", [*DTYPES, *DTYPES.values()])
+@pytest.mark.parametrize("prefix", ["", "torch."])
+def test_a_dtype_has_torchs_name_or_a_short_one(name: str, prefix: str) -> None:
+    """With sizes it is a tensor's, alone it is the dtype; each with torch's name before it or without."""
+    full = DTYPES.get(name, name)
+    assert parse(f"x={prefix}{name}[2,3]") == {"x": TensorSpec(full, (2, 3))}
+    assert parse(f"dtype={prefix}{name}") == {"dtype": DtypeSpec(full, f"{prefix}{name}")}
 
 
 def test_tensors_numbers_and_words() -> None:
@@ -74,7 +90,8 @@ def test_what_is_written_is_read_back(arguments: dict[str, TensorSpec]) -> None:
             "x=bf16[99999999999999999999,4]",
             "the sizes of 'x' are '99999999999999999999,4', wanted whole numbers of at most 19 digits, none below zero",
         ),
-        ("x=bf17[4]", "'bf17' is no dtype. Did you mean 'bf16'?"),
+        ("x=bf17[4]", f"'bf17' is no dtype. Did you mean 'bf16'? {THERE}"),
+        ("x=e4m3[4]", f"'e4m3' is no dtype. Did you mean 'f8e4m3'? {THERE}"),
         ("x=1,x=2", "'x' is given twice"),
         ("x=", "the value of 'x' is ''"),
         ("x=$(rm)", "the value of 'x' is '$(rm)'"),

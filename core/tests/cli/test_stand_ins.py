@@ -56,6 +56,8 @@ def test_a_tensor_larger_than_any_memory() -> None:
         ("f8e4m3fnuz", "float8_e4m3fnuz"),
         ("torch.float8_e5m2", "float8_e5m2"),
         ("float8_e5m2", "float8_e5m2"),
+        ("e5m2", "float8_e5m2"),
+        ("torch.e4m3fn", "float8_e4m3fn"),
         ("bf16", "bfloat16"),
     ],
 )
@@ -64,6 +66,14 @@ def test_a_dtype_is_written_by_its_name(text: str, dtype: str) -> None:
     given = written(vllm_ir.ops.static_quant_fp8, parse(f"x=bf16[2,3],scale=f32[1],dtype={text}"), "cpu")
     assert given[2] is getattr(torch, dtype)
     assert in_words(given[2]) == dtype
+
+
+@pytest.mark.parametrize("text", ["e4m3", "e5m3", "half"])
+def test_a_name_that_no_dtype_has_is_told_with_those_that_exist(text: str) -> None:
+    """Where the op asks for a dtype a word is no text; e4m3 may be either of two, so it is neither."""
+    with pytest.raises(MalformedArguments, match=f"{text!r} is no dtype.* There are float64 .* float8_e5m2 ") as caught:
+        written(vllm_ir.ops.static_quant_fp8, parse(f"x=bf16[2,3],scale=f32[1],dtype={text}"), "cpu")
+    assert caught.value.text == f"dtype={text}"
 
 
 def test_a_name_of_a_dtype_can_be_a_text() -> None:

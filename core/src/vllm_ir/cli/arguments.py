@@ -33,10 +33,13 @@ DTYPES: Final = {
     "f8e4m3": "float8_e4m3fn",
     "f8e4m3fnuz": "float8_e4m3fnuz",
     "f8e5m2": "float8_e5m2",
+    "e4m3fn": "float8_e4m3fn",
+    "e4m3fnuz": "float8_e4m3fnuz",
+    "e5m2": "float8_e5m2",
 }
 """Short names of dtypes, beside torch's own."""
 
-_TENSOR: Final = re.compile(r"([A-Za-z]\w*)\[([^\[\]]*)\]")
+_TENSOR: Final = re.compile(r"((?:torch\.)?[A-Za-z]\w*)\[([^\[\]]*)\]")
 _SIZE: Final = re.compile(r"[0-9]{1,19}")
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _NUMBER: Final = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|nan)")
@@ -128,11 +131,26 @@ def _value(text: str, name: str, value: str) -> object:
 
 def _dtype(text: str, name: str) -> str:
     """Return torch's name of a dtype."""
-    full = DTYPES.get(name, name)
+    bare = name.removeprefix("torch.")
+    full = DTYPES.get(bare, bare)
     if full not in DTYPES.values():
-        known = [*DTYPES, *DTYPES.values()]
-        raise MalformedArguments(text=text, reason=f"{name!r} is no dtype.{did_you_mean(name, known)}")
+        raise no_dtype(text, name)
     return full
+
+
+def no_dtype(text: str, name: str) -> MalformedArguments:
+    """Return the error for a name that no dtype has, with all that one has.
+
+    Args:
+        text: what was written as a whole.
+        name: the part of it that is no dtype.
+    """
+    shorts: dict[str, list[str]] = {}
+    for short, full in DTYPES.items():
+        shorts.setdefault(full, []).extend([short] if short != full else [])
+    there = ", ".join(f"{full} ({', '.join(names)})" if names else full for full, names in shorts.items())
+    near = did_you_mean(name.removeprefix("torch."), [*DTYPES, *DTYPES.values()])
+    return MalformedArguments(text=text, reason=f"{name!r} is no dtype.{near} There are {there}")
 
 
 def _sizes(text: str, name: str, sizes: str, what: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir.cli.arguments import DtypeSpec, TensorSpec, complete
+from vllm_ir.cli.arguments import DtypeSpec, TensorSpec, complete, no_dtype
 from vllm_ir.errors import IrError, MalformedArguments, WrongCall
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def written(op: IrOp, arguments: Mapping[str, object], device: str) -> tuple[Any
     Raises:
         UnknownArgument: a name that the op does not have.
         MissingArgument: a parameter without default that is not given.
-        MalformedArguments: torch knows no such tensor, or a tensor is written without sizes.
+        MalformedArguments: torch knows no such tensor, a tensor is written without sizes, or a dtype is none.
     """
     mode = _mode()
     given = complete(op.name, op.declaration.signature, arguments)
@@ -42,6 +42,8 @@ def written(op: IrOp, arguments: Mapping[str, object], device: str) -> tuple[Any
     for (name, value), word in zip(given.items(), op.declaration.types.words, strict=True):
         if isinstance(value, TensorSpec):
             values.append(_make(mode, name, value, device))
+        elif isinstance(value, str) and "ScalarType" in word:
+            raise no_dtype(f"{name}={value}", value)
         else:
             values.append(_plain(name, value, word) if isinstance(value, DtypeSpec) else value)
     return tuple(values)
