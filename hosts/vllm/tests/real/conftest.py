@@ -2,6 +2,7 @@
 
 `nox -s host_vllm` makes the environment that they need, and leaves out what is marked `full`. Who is asked (stock
 vLLM, one with this host, one with layers) is a process that stays, and makes one engine after the other in it.
+What a test measured is told at the end of the run.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from vllm_ir.environment import Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 HERE = Path(__file__).parent
 NEEDS = ("vllm", "vllm_ir_host_transformers", "vllm_ir_provider_cpu_c", "openai")
 
 SECONDS: Final = 1800
-"""How long an engine may take before it counts as hanging: compiling takes half a minute, on a busy machine minutes."""
+"""How long an engine may take before it counts as hanging: compiling takes a minute, on a busy machine several."""
+
+TOLD: Final = "told"
+"""What a test's measurements are recorded as."""
 
 QUIET = {
     "OMP_NUM_THREADS": "1",
@@ -54,6 +56,22 @@ VARIABLES: Final = {
 def pytest_configure(config: pytest.Config) -> None:
     """Name the marker of what takes too long for every change."""
     config.addinivalue_line("markers", "full: takes minutes more; `nox -s host_vllm -- --full` runs it, too")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Tell what was measured, in whichever process that was."""
+    reports = [each for group in terminalreporter.stats.values() for each in group if hasattr(each, "user_properties")]
+    told = {text: None for each in reports for name, text in each.user_properties if name == TOLD}
+    if told:
+        terminalreporter.section("measured")
+        for text in told:
+            terminalreporter.line(text)
+
+
+@pytest.fixture
+def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Give what takes a line that is to be read after the run."""
+    return functools.partial(record_property, TOLD)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -93,14 +111,11 @@ class Asked:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def end(self) -> None:
-        """Let it end, and see to it."""
+        """End it; it has answered, and taking a compiled model down would take it seconds."""
+        self.process.kill()
+        self.process.wait(30)
         if self.process.stdin is not None:
             self.process.stdin.close()
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(30)
 
 
 @dataclass
@@ -113,10 +128,10 @@ class Vllm:
 
     @functools.cached_property
     def model(self) -> str:
-        """The folder of the default model, fetched and converted once by the Transformers host."""
-        default = import_module("vllm_ir_host_transformers.models.default")
-        steps = import_module("vllm_ir_host_transformers.models.steps")
-        return str(default.default_model(Environment.read().cache, steps.Silence()))
+        """The folder of the default model."""
+        done = self.python(str(HERE / "model.py"))
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout.strip()
 
     @functools.cached_property
     def without(self) -> dict[str, str]:
@@ -174,7 +189,8 @@ class Vllm:
 
     def variables(self, **more: str) -> dict[str, str]:
         """Return the variables of this process, quiet, and some more."""
-        return {**os.environ, **QUIET, **more}
+        # Graphs that a test compares are compiled in its run, not found in the cache of whoever starts it.
+        return {**os.environ, **QUIET, "VLLM_CACHE_ROOT": str(self.scratch / "cache"), **more}
 
     def end(self) -> None:
         """End every process."""

@@ -32,7 +32,7 @@ def ask(vllm: Any, folder: Path, **variables: str) -> tuple[Any, subprocess.Comp
     kernels = {"ir_op_priority": {"rms_norm": ["cpu_c"], "fused_add_rms_norm": ["cpu_c"]}}
     more = {"tensor_parallel_size": RANKS, "distributed_executor_backend": "mp", "kernel_config": kernels}
     # Workers wait for each other by spinning, which three on two cores do for long.
-    run = {"eager": True, "more": more, "tokens": 4, "times": 1, "out": str(out)}
+    run = {"eager": True, "more": more, "tokens": 4, "out": str(out)}
     script = str(Path(__file__).with_name("engine.py"))
     done = subprocess.run(
         [sys.executable, script, vllm.model],
@@ -79,6 +79,7 @@ def test_what_every_rank_counts_is_seen_from_outside(agreeing: Any) -> None:
     assert calls["silu_and_mul"] == 30 * (calls["rms_norm"] or 0)
 
 
+@pytest.mark.full
 def test_a_rank_that_would_run_other_kernels_stops_the_start(vllm: Any, tmp_path: Path) -> None:
     """Every rank says which one differs, and in what."""
     info = tmp_path / "rank_env-1.dist-info"
