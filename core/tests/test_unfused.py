@@ -9,8 +9,15 @@ import torch
 import vllm_ir
 from torch import Tensor
 from vllm_ir import IrOpPriorityConfig, KernelConfig, errors, fingerprint, ops, register_op
+from vllm_ir.environment import Environment
 from vllm_ir.isolation import isolated
+from vllm_ir.platforms import Platform
+from vllm_ir.plugins.forecast import forecast
+from vllm_ir.plugins.static import survey
+from vllm_ir.policy import Policy
+from vllm_ir.preferences import Preferences
 from vllm_ir.priority import Layer
+from vllm_ir.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +89,25 @@ def test_an_op_without_parts_cannot() -> None:
             KernelConfig({"silu_and_mul": "unfused"}).apply()
     with isolated({"VLLM_IR_OP_PRIORITY": "rms_norm=unfused"}), pytest.raises(errors.NoParts, match="OP_PRIORITY: "):
         ops.rms_norm(torch.ones(1, 8), None, 1e-5)
+
+
+@pytest.mark.parametrize(("op", "offered"), [("rms_norm", False), ("silu_and_mul", False), (NORM.name, True)])
+def test_a_misspelt_name_is_answered_with_what_the_op_has(op: str, offered: bool) -> None:
+    """Only an op with parts is offered its parts, from files and in the process alike."""
+    told: list[errors.UnknownProvider] = []
+    with isolated(), pytest.raises(errors.UnknownProvider) as caught:
+        getattr(ops, op).set_default("unfusd")
+    told.append(caught.value)
+    lists = Preferences(Environment.read({"VLLM_IR_OP_PRIORITY": f"{op}=unfusd"}), Settings())
+    problem = forecast(
+        op, survey(Environment.read({}), Platform(name="cpu"), installed=[], policy=Policy()), lists
+    ).problem
+    assert isinstance(problem, errors.UnknownProvider)
+    told.append(problem)
+    for error in told:
+        assert ("unfused" in error.known) is offered
+        assert ("Did you mean 'unfused'?" in str(error)) is offered
+        assert "native" in error.known
 
 
 @pytest.mark.usefixtures("state")

@@ -150,7 +150,7 @@ def check(
             raise ProviderLacksOp(op=op.name, provider=provider, has=has, layer=layer)
         if loading:
             raise CalledWhileLoading(op=op.name, provider=provider, layer=layer)
-        known = dict.fromkeys([*op.impls, *landscape.distributions, *landscape.unusable])
+        known = dict.fromkeys([*op.impls, *landscape.unusable])
         raise UnknownProvider(op=op.name, provider=provider, known=tuple(known), layer=layer)
 
 

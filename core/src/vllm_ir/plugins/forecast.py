@@ -159,6 +159,13 @@ class _Judge:
         native, unfused = (() if record is None else record.ops for record in own)
         return self.op in native and self.op not in unfused
 
+    def _known(self) -> Iterator[str]:
+        """Yield the providers that have the op, or may have it for all that files tell."""
+        for name, record in self.standing.providers.items():
+            untold = record.manifest is None if name not in RESERVED else not self.partless
+            if self.op in record.ops or untold:
+                yield name
+
     def hand_on(self, provider: str) -> str | None:
         """Return why a provider that may run the op is not given the call, or None where it may be."""
         record = self.standing.providers.get(provider)
@@ -219,7 +226,7 @@ class _Judge:
         if provider == UNFUSED:
             return NoParts(op=self.op, has=() if record is None else record.ops, layer=layer)
         if record is None:
-            return UnknownProvider(op=self.op, provider=provider, known=tuple(self.standing.providers), layer=layer)
+            return UnknownProvider(op=self.op, provider=provider, known=tuple(self._known()), layer=layer)
         if record.failure is None and record.manifest and self.op not in record.manifest.ops:
             return ProviderLacksOp(op=self.op, provider=provider, has=record.ops, layer=layer)
         return UnusableProvider(op=self.op, provider=provider, reason=reason, layer=layer)
