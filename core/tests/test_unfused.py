@@ -100,7 +100,7 @@ def test_a_misspelt_name_is_answered_with_what_the_op_has(op: str, offered: bool
     told.append(caught.value)
     lists = Preferences(Environment.read({"VLLM_IR_OP_PRIORITY": f"{op}=unfusd"}), Settings())
     problem = forecast(
-        op, survey(Environment.read({}), Platform(name="cpu"), installed=[], policy=Policy()), lists
+        op, survey(Environment.read({}), Platform(name="cpu", device_type="cpu"), installed=[], policy=Policy()), lists
     ).problem
     assert isinstance(problem, errors.UnknownProvider)
     told.append(problem)
