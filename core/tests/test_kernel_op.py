@@ -419,7 +419,7 @@ def test_importing_the_core_defines_nothing() -> None:
     """The module comes in with the first kernel that is made a torch op."""
     code = "import sys, vllm_ir, vllm_ir.ops; print('vllm_ir.kernel_op' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout.strip(), done.stderr) == ("False", "")
+    assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr
 
 
 # Mistakes.
