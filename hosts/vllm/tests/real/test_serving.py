@@ -79,13 +79,14 @@ def test_two_clients_at_once_and_log_and_metrics_say_who_runs(vllm: Any, tmp_pat
     log, counts = tmp_path / "server.log", tmp_path / "counts"
     counts.mkdir()
     openai = import_module("openai")
-    questions = ["What is the capital of France?", "Who wrote Hamlet?"]
+    # Their next tokens are far ahead of all others, so that it is the same answer in whichever batch it is made.
+    questions = ["What is the boiling point of water?", "Name the largest planet."]
 
     def ask(address: str, question: str) -> str:
         """Ask one question, greedily."""
         client = openai.OpenAI(base_url=address, api_key="none")
         messages = [{"role": "user", "content": question}]
-        reply = client.chat.completions.create(model=vllm.model, messages=messages, temperature=0, max_tokens=12)
+        reply = client.chat.completions.create(model=vllm.model, messages=messages, temperature=0, max_tokens=8)
         return str(reply.choices[0].message.content)
 
     flags = ("--ir-op-priority.rms_norm=cpu_c", "--fail-on-environ-validation")
@@ -95,15 +96,16 @@ def test_two_clients_at_once_and_log_and_metrics_say_who_runs(vllm: Any, tmp_pat
             answers = list(pool.map(lambda question: ask(address, question), questions))
         alone = [ask(address, question) for question in questions]
         scraped = metrics(address, 'vllm_ir_calls_total{op="rms_norm",provider="cpu_c"}')
-    assert "Paris" in answers[0]
-    assert answers[0] == alone[0]
+    assert answers == alone
+    assert answers[0].startswith("The boiling point of water")
+    assert answers[1].startswith("The largest planet in")
     assert 'vllm_ir_calls_total{op="rms_norm",provider="cpu_c"}' in scraped
     assert 'vllm_ir_calls_total{op="silu_and_mul",provider="cpu_c"}' in scraped
     assert "vllm:generation_tokens_total" in scraped
     said = log.read_text(encoding="utf-8")
-    assert "adopt mode; added to vLLM's ops: rms_norm by cpu_c, fused_add_rms_norm by cpu_c" in said
+    assert "adopt mode; added to vLLM's ops: rms_norm by cpu_c, fused_add_rms_norm by cpu_c; providers: " in said
     assert "IrOpPriorityConfig(rms_norm=['cpu_c', 'native']" in said
-    assert "vllm-ir, layers on ops: SiluAndMul" in said
+    assert "vllm-ir, layers on ops: SiluAndMul by cpu_c" in said
 
 
 MISTAKES = {
