@@ -10,6 +10,7 @@ from vllm_ir.compile.functionalization import NOTE, donated_inputs
 from vllm_ir.compile.graph import arguments_of, fake_arguments, source_of
 from vllm_ir.compile.passes import conditions
 from vllm_ir.compile.passes.matching import Matcher, differences
+from vllm_ir.compile.passes.nearness import is_near
 from vllm_ir.compile.passes.reading import Reader, ports_of
 from vllm_ir.compile.passes.skeleton import draw
 from vllm_ir.compile.passes.surroundings import Outcome
@@ -78,6 +79,8 @@ def fuse(name: str, graph: fx.Graph, fusions: Sequence[Fusion], around: Surround
                 sweep.replace(ready)
                 changes, best = changes + 1, None
                 break
+            if not is_near(form.anchor, node, reader):
+                continue
             if best is None or depth > best[0]:
                 best = depth, reason
         if best is not None:
