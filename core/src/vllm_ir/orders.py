@@ -95,9 +95,19 @@ def refuse_parts(
     for part in op.declaration.parts:
         order = order_of(part)
         if all(candidate.refusal is not None for candidate in order):
-            reasons = "; ".join(f"{candidate.entry.provider}: {candidate.refusal}" for candidate in order)
-            return Unsupported(f"nothing may run its part {part.name} ({reasons})")
+            refusals = [(candidate.entry.provider, str(candidate.refusal)) for candidate in order]
+            return Unsupported(nobody_for(part.name, refusals))
     return None
+
+
+def nobody_for(part: str, refusals: Sequence[tuple[str, str]]) -> str:
+    """Return the reason of an op in parts of which one may be run by nobody.
+
+    Args:
+        part: its name.
+        refusals: each provider of its order with the reason.
+    """
+    return f"nothing may run its part {part} ({'; '.join(f'{provider}: {reason}' for provider, reason in refusals)})"
 
 
 def _candidate(

@@ -238,3 +238,21 @@ def test_what_only_loading_tells_of_parts() -> None:
     assert in_parts("silu_and_mul", batch_invariant=True).doubts == (
         "unfused: only loading tells whether each part has somebody who is batch-invariant.",
     )
+
+
+@pytest.mark.parametrize("admitted", [False, True])
+def test_parts_that_files_name_are_judged_as_in_a_run(admitted: bool) -> None:
+    """Under batch invariance an op in parts is refused where a part has nobody, in the words that a run has for it."""
+    text = CORE + '[providers.unfused]\nplatforms = {cuda = {}}\nops = {silu_and_mul = {parts = ["rms_norm"]}}\n'
+    platform = Platform(name="cuda", device_type="cuda", devices=[Device("H200", (9, 0))])
+    found = Survey(platform, (record("vllm-ir", text), *((record("dist-fast", FAST),) if admitted else ())))
+    forecasted = told("silu_and_mul", found, Environment(op_priority="silu_and_mul=unfused", batch_invariant=True))
+    assert forecasted.doubts == ()
+    if admitted:
+        assert (forecasted.explanation.selected, forecasted.problem) == ("unfused", None)
+        return
+    assert isinstance(forecasted.problem, UnusableProvider)
+    assert forecasted.problem.reason == (
+        "nothing may run its part rms_norm (native: it is not declared batch-invariant, which"
+        " VLLM_BATCH_INVARIANT=1 asks for)"
+    )

@@ -29,6 +29,16 @@ def test_the_manifest_lists_the_ops_that_there_are() -> None:
     }
 
 
+def test_the_manifest_names_the_parts_of_every_op_that_has_some() -> None:
+    """So files tell of parts what a run does, without torch."""
+    manifest = read_manifest(FILE.read_bytes(), str(FILE), reserved=())
+    assert {op.name: op.parts for op in manifest.providers["unfused"].ops.values()} == {
+        name: tuple(part.name for part in getattr(ops, name).declaration.parts)
+        for name in ops.__all__
+        if getattr(ops, name).declaration.parts
+    }
+
+
 def test_the_hooks_return_ops_and_native_functions() -> None:
     """They return what is registered already, so that entering by the hook changes nothing."""
     assert [op.name for op in native.vllm_ir_ops()] == list(ops.__all__)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 from vllm_ir.errors import NoParts, ProviderLacksOp, UnknownOp, UnknownProvider, UnusableProvider
 from vllm_ir.landscape import Landscape
 from vllm_ir.names import NATIVE, RESERVED, UNFUSED
-from vllm_ir.orders import NO_PARTS
+from vllm_ir.orders import NO_PARTS, nobody_for
 from vllm_ir.plugins.defaults import Standing, of_distributions
 from vllm_ir.plugins.fitting import foreign
 from vllm_ir.priority import Layer, merge
 from vllm_ir.verdict import UNLISTED, Explanation, Verdict, not_reached
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from vllm_ir.errors import ConfigurationError
     from vllm_ir.plugins.static import Survey
@@ -89,6 +89,7 @@ def forecast(
         Standing.of(found.distributions),
         preferences.policy,
         tensors,
+        lambda part: forecast(part, found, preferences, compiling=compiling).explanation,
     )
     problems: list[ConfigurationError] = list(found.conflicts)
     problems += [
@@ -133,24 +134,43 @@ class _Judge:
         standing: who can stand in an order.
         policy: who may run what.
         tensors: the torch device type of a call's tensors; None asks about no call.
+        ask: returns the verdicts on another op, for parts.
     """
 
     op: str
     found: Survey
     standing: Standing
     policy: Policy
-    tensors: str | None = None
+    tensors: str | None
+    ask: Callable[[str], Explanation]
 
     def refuse(self, provider: str) -> str | None:
         """Return why a provider cannot run the op, or None where it may."""
         if provider == UNFUSED:
-            return NO_PARTS if self.partless else None
+            return NO_PARTS if self.partless else self._refuse_parts()
         reason = self.standing.refuse(provider, self.op)
         if reason is not None:
             return reason
         record = self.standing.providers.get(provider)
         said = record.manifest.ops.get(self.op) if record and record.manifest else None
         return self.policy.refuse_variant(batch_invariant=bool(said and said.batch_invariant))
+
+    def _refuse_parts(self) -> str | None:
+        """Return why the op's parts cannot all run, as a run has it, or None where they may or files do not name them.
+
+        Native takes every call of a part, so only a rule that refuses native leaves a part without anybody.
+        """
+        for part in self._parts() if self.policy.batch_invariant else ():
+            listed = [verdict for verdict in self.ask(part).verdicts if verdict.layer]
+            if not any(verdict.accepted for verdict in listed):
+                return nobody_for(part, [(verdict.provider, str(verdict.reason)) for verdict in listed])
+        return None
+
+    def _parts(self) -> tuple[str, ...]:
+        """Return what the op is made of; empty where files do not tell."""
+        record = self.standing.providers.get(UNFUSED)
+        said = record.manifest.ops.get(self.op) if record and record.manifest else None
+        return said.parts if said else ()
 
     @property
     def partless(self) -> bool:
@@ -214,7 +234,7 @@ class _Judge:
         record = self.standing.providers.get(UNFUSED)
         if record is None or self.op not in record.ops:
             yield f"{UNFUSED}: only loading tells whether {self.op} has parts."
-        if self.policy.batch_invariant:
+        if self.policy.batch_invariant and not self._parts():
             yield f"{UNFUSED}: only loading tells whether each part has somebody who is batch-invariant."
 
     def problem(self, entry: Entry) -> ConfigurationError | None:
@@ -223,10 +243,10 @@ class _Judge:
         if reason is None or not entry.required:
             return None
         provider, layer, record = entry.provider, entry.source, self.standing.providers.get(entry.provider)
-        if provider == UNFUSED:
+        if provider == UNFUSED and self.partless:
             return NoParts(op=self.op, has=() if record is None else record.ops, layer=layer)
-        if record is None:
+        if record is None and provider != UNFUSED:
             return UnknownProvider(op=self.op, provider=provider, known=tuple(self._known()), layer=layer)
-        if record.failure is None and record.manifest and self.op not in record.manifest.ops:
+        if record is not None and record.failure is None and record.manifest and self.op not in record.manifest.ops:
             return ProviderLacksOp(op=self.op, provider=provider, has=record.ops, layer=layer)
         return UnusableProvider(op=self.op, provider=provider, reason=reason, layer=layer)

@@ -96,6 +96,7 @@ class OpManifest:
         inplace: as in `implements`.
         batch_invariant: as in `implements`.
         kernels: whose kernels run it, in one line, where those may be another's; empty for the provider's own.
+        parts: the ops that it is made of, for the provider that runs those.
     """
 
     name: str
@@ -104,6 +105,7 @@ class OpManifest:
     inplace: bool = False
     batch_invariant: bool = False
     kernels: str = ""
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ _TOP: Final = (
 )
 _MODES: Final = ("eager", "compiling")
 _PROVIDER: Final = ("platforms", "dtypes", "inplace", "batch-invariant", "requires", "ops", "default")
-_OP: Final = ("platforms", "dtypes", "inplace", "batch-invariant", "kernels")
+_OP: Final = ("platforms", "dtypes", "inplace", "batch-invariant", "kernels", "parts")
 _NEEDS: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("minimum", "maximum"), "rocm": ("gfx",)}
 
 
@@ -134,6 +134,7 @@ def _op(name: str, cursor: Cursor, *, inplace: bool, batch_invariant: bool) -> O
         inplace=_flag(items, "inplace", default=inplace),
         batch_invariant=_flag(items, "batch-invariant", default=batch_invariant),
         kernels=items["kernels"].text(shapes.SUMMARY) if "kernels" in items else "",
+        parts=items["parts"].texts(shapes.NAME) if "parts" in items else (),
     )
 
 
