@@ -78,6 +78,8 @@ def tables(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("VLLM_IR_CACHE", str(folder))
     forget_tables()
     yield folder
+    # What a test has put in a chooser's place has nothing to forget.
+    monkeypatch.undo()
     forget_tables()
 
 
