@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
 from vllm_ir.environment import Environment
 from vllm_ir.errors import MalformedSettings
+from vllm_ir.policy import Policy
 from vllm_ir.preferences import Preferences
 from vllm_ir.settings import LIMIT, Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 OWN = 'op-priority = { rms_norm = ["a", "native"], silu_and_mul = "b, c" }\n'
@@ -37,7 +40,97 @@ def test_its_own_file_goes_before_the_project(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     assert Settings.read(tmp_path) == Settings(tmp_path / "pyproject.toml", {"rms_norm": ("project",)})
     (tmp_path / "vllm-ir.toml").write_text("")
-    assert Settings.read(tmp_path) == Settings(tmp_path / "vllm-ir.toml", {})
+    both = Settings.read(tmp_path)
+    assert (both.file, both.op_priority) == (tmp_path / "vllm-ir.toml", {})
+    assert (both.passed_over, both.lost) == (tmp_path / "pyproject.toml", ())
+    (doubt,) = both.doubts
+    assert doubt == (
+        f"{tmp_path / 'pyproject.toml'}: [tool.vllm-ir] is passed over, because vllm-ir.toml goes before it."
+        " Move it there, or remove it."
+    )
+
+
+@pytest.mark.parametrize("text", ["", "[tool.other]\na = 1\n", "tool = 3\n", "[tool.vllm-ir]\n"])
+def test_a_project_that_says_nothing_is_passed_over_in_silence(tmp_path: Path, text: str) -> None:
+    """Nothing is lost with it."""
+    (tmp_path / "vllm-ir.toml").write_text("")
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert Settings.read(tmp_path) == Settings(tmp_path / "vllm-ir.toml")
+
+
+def test_a_project_that_cannot_be_read_is_passed_over_with_a_word(tmp_path: Path) -> None:
+    """It may have said something."""
+    (tmp_path / "vllm-ir.toml").write_text("")
+    (tmp_path / "pyproject.toml").write_text("[")
+    (doubt,) = Settings.read(tmp_path).doubts
+    assert doubt.startswith(f"{tmp_path / 'pyproject.toml'}: it cannot be read: ")
+    assert doubt.endswith(" It is passed over, because vllm-ir.toml goes before it.")
+
+
+@pytest.mark.parametrize("key", ["allow = ['a']", "deny = ['a']", "strict = true", "require = ['batch_invariant']"])
+def test_a_policy_that_is_passed_over_is_an_error(tmp_path: Path, key: str) -> None:
+    """A policy only narrows, so no other file may lift it; one that VLLM_IR_POLICY names is read."""
+    own, project = tmp_path / "vllm-ir.toml", tmp_path / "pyproject.toml"
+    own.write_text("strict = false\n")
+    project.write_text(f"[tool.vllm-ir]\n{key}\n")
+    with pytest.raises(MalformedSettings) as caught:
+        Policy.read(Environment.read({}), Settings.read(tmp_path))
+    assert str(caught.value) == (
+        f"{project}: [tool.vllm-ir] has {key.partition(' ')[0]} and would hold nobody to it, because {own} goes"
+        " before it. Move it there, or name this file in VLLM_IR_POLICY."
+    )
+    assert caught.value.file == str(project)
+    named = Policy.read(Environment.read({"VLLM_IR_POLICY": str(project)}), Settings.read(tmp_path))
+    assert named.files == (str(project),)
+
+
+def _folder(file: Path) -> str:
+    """Make a folder in a file's place."""
+    file.mkdir()
+    return "a folder"
+
+
+def _pipe(file: Path) -> str:
+    """Make a pipe there."""
+    os.mkfifo(file)
+    return "a pipe"
+
+
+def _link(file: Path) -> str:
+    """Make a link to nowhere there."""
+    file.symlink_to("/nope/x.toml")
+    return "a link to '/nope/x.toml', where nothing is"
+
+
+def _socket(file: Path) -> str:
+    """Make a socket there."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.path.relpath(file))  # a path of a socket may have about a hundred characters
+    return "a device or a socket"
+
+
+@pytest.mark.parametrize("make", [_folder, _pipe, _link, _socket])
+@pytest.mark.parametrize("name", ["vllm-ir.toml", "pyproject.toml"])
+def test_a_settings_file_that_is_no_regular_file_is_an_error(
+    tmp_path: Path, make: Callable[[Path], str], name: str
+) -> None:
+    """Its policy must not be gone in silence, and nobody waits for what a pipe may say."""
+    kind = make(tmp_path / name)
+    with pytest.raises(MalformedSettings) as caught:
+        Settings.read(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path / name}: it is no regular file but {kind}. Put the file there (a bind mount of one that is"
+        " missing outside makes a folder), or remove it."
+    )
+
+
+@pytest.mark.parametrize("value", ['[""]', '["a", " "]', '""', '" , "'])
+@pytest.mark.parametrize("key", ["allow", "deny", "require"])
+def test_an_entry_of_a_policy_without_a_name_is_an_error(tmp_path: Path, key: str, value: str) -> None:
+    """A template leaves it whose variable is unset, and nobody would be held to anything."""
+    (tmp_path / "vllm-ir.toml").write_text(f"{key} = {value}\n")
+    with pytest.raises(MalformedSettings, match=rf"{key} has '[ ,]*', which names nothing\. Take it out, or write"):
+        Settings.read(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "[project]\nname = 'x'\n", "[tool.other]\na = 1\n", "tool = 3\n"])

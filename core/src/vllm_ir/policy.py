@@ -175,15 +175,21 @@ class Policy:
             settings: the settings file; that of the working folder when None.
 
         Raises:
-            MalformedSettings: a file cannot be read, or something in it means nothing.
+            MalformedSettings: a file cannot be read, something in it means nothing, or a policy in it is passed over.
             MalformedVariable: a list of a variable cannot be read.
         """
         settings = Settings.read() if settings is None else settings
         sources = [] if settings.file is None else [Source.of_file(settings)]
-        if environment.policy:
-            file = Path(environment.policy).expanduser()
-            if settings.file is None or not _same(file, settings.file):
-                sources.insert(0, Source.of_file(Settings.read_policy(file)))
+        file = Path(environment.policy).expanduser() if environment.policy else None
+        if settings.passed_over is not None and settings.lost and not (file and _same(file, settings.passed_over)):
+            raise MalformedSettings(
+                file=str(settings.passed_over),
+                problem=f"[tool.vllm-ir] has {', '.join(settings.lost)} and would hold nobody to it, because"
+                f" {settings.file} goes before it",
+                fix="Move it there, or name this file in VLLM_IR_POLICY.",
+            )
+        if file is not None and (settings.file is None or not _same(file, settings.file)):
+            sources.insert(0, Source.of_file(Settings.read_policy(file)))
         return cls((*sources, Source.of_variables(environment)))
 
     @property

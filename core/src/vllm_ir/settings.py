@@ -7,8 +7,9 @@ the same shape; it may lie anywhere, and says what may run, not what goes first.
 from __future__ import annotations
 
 import difflib
+import stat
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,8 +38,10 @@ REQUIREMENTS: Final = (BATCH_INVARIANT,)
 LIMIT: Final = 1 << 20
 """Bytes that a settings file may have: nobody writes so many, and a larger one is some other file."""
 
+_OWN: Final = "vllm-ir.toml"
 _PROJECT: Final = "pyproject.toml"
 _TABLE: Final = "vllm-ir"
+_PLACED: Final = "Put the file there (a bind mount of one that is missing outside makes a folder), or remove it."
 _NEAR: Final = 0.8
 """How like our table's name another is that was meant for it: `vllm_ir` is, `vllm` is a project's own."""
 
@@ -55,6 +58,8 @@ class Settings:
         strict: raise where a refusal would fall back.
         require: what every implementation must be declared to be.
         doubts: sentences about what is no error but looks like a mistake.
+        passed_over: a project file with a table of ours that is not read, because the folder has a file of ours.
+        lost: the keys of a policy in that table, which hold nobody unless `VLLM_IR_POLICY` names the file.
     """
 
     file: Path | None = None
@@ -64,6 +69,8 @@ class Settings:
     strict: bool = False
     require: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    passed_over: Path | None = None
+    lost: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: Path | None = None) -> Settings:
@@ -73,25 +80,18 @@ class Settings:
             folder: where to look; the working folder when None.
 
         Raises:
-            MalformedSettings: the file is no TOML, or has a key or a value that means nothing.
+            MalformedSettings: the file is no regular file or no TOML, or has a key or a value that means nothing.
         """
         folder = Path.cwd() if folder is None else folder
-        own = folder / "vllm-ir.toml"
-        if own.is_file():
-            return _Table(own, _load(own)).settings(KEYS)
-        project = folder / _PROJECT
-        if project.is_file():
-            content = _load(project)
-            tool = content.get("tool", {})
-            if isinstance(tool, dict) and "vllm-ir" in tool:
-                return _Table(project, tool["vllm-ir"]).settings(KEYS)
-            return cls(
-                doubts=tuple(
-                    f"{project}: table [{name}] means nothing to vllm-ir and is ignored. Did you mean [tool.vllm-ir]?"
-                    for name in _misspelt(content)
-                )
-            )
-        return cls()
+        own, project = folder / _OWN, folder / _PROJECT
+        if _stands(own):
+            settings = _Table(own, _load(own, _PLACED)).settings(KEYS)
+            return replace(settings, **_passed_over(project)) if _stands(project) else settings
+        if not _stands(project):
+            return cls()
+        content = _load(project, _PLACED)
+        table = _ours(content)
+        return cls(doubts=_misspelling(project, content)) if table is None else _Table(project, table).settings(KEYS)
 
     @classmethod
     def read_policy(cls, file: Path) -> Settings:
@@ -106,15 +106,54 @@ class Settings:
         content = _load(file)
         if file.name != _PROJECT:
             return _Table(file, content).settings(POLICY_KEYS)
-        tool = content.get("tool", {})
-        if not isinstance(tool, dict) or "vllm-ir" not in tool:
+        table = _ours(content)
+        if table is None:
             near = next((f"[{name}]" for name in _misspelt(content)), None)
             raise MalformedSettings(
                 file=str(file),
                 problem="it has no table [tool.vllm-ir], so that nothing would be enforced",
                 fix=f"{f'Rename {near}' if near else 'Write the table'}, or unset VLLM_IR_POLICY.",
             )
-        return _Table(file, tool["vllm-ir"]).settings(POLICY_KEYS)
+        return _Table(file, table).settings(POLICY_KEYS)
+
+
+def _stands(file: Path) -> bool:
+    """Tell whether anything has a file's name, be it a folder or a link to nowhere; reading it says what is wrong."""
+    try:
+        file.lstat()
+    except OSError as error:
+        return not isinstance(error, (FileNotFoundError, NotADirectoryError))
+    return True
+
+
+def _ours(content: Mapping[str, Any]) -> Any | None:
+    """Return what a project file has in our table's place, or None where it has nothing there."""
+    tool = content.get("tool")
+    return tool.get(_TABLE) if isinstance(tool, dict) else None
+
+
+def _passed_over(project: Path) -> dict[str, Any]:
+    """Return what the settings tell of a project file that is not read beside a file of ours, by attribute."""
+    try:
+        content = _load(project, _PLACED)
+    except MalformedSettings as error:
+        return {"doubts": (f"{error} It is passed over, because {_OWN} goes before it.",)}
+    table, doubts = _ours(content), _misspelling(project, content)
+    if not table:
+        return {"doubts": doubts}
+    lost = tuple(key for key in POLICY_KEYS if key in table) if isinstance(table, dict) else ()
+    if not lost:
+        said = "is passed over, because vllm-ir.toml goes before it. Move it there, or remove it."
+        doubts = (f"{project}: [tool.{_TABLE}] {said}", *doubts)
+    return {"doubts": doubts, "passed_over": project, "lost": lost}
+
+
+def _misspelling(project: Path, content: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a sentence for each table of a project that looks meant for us and is read by nobody."""
+    return tuple(
+        f"{project}: table [{name}] means nothing to vllm-ir and is ignored. Did you mean [tool.vllm-ir]?"
+        for name in _misspelt(content)
+    )
 
 
 def _misspelt(content: Mapping[str, Any]) -> list[str]:
@@ -125,22 +164,30 @@ def _misspelt(content: Mapping[str, Any]) -> list[str]:
         f"{before}{name}"
         for before, tables in (("tool.", below), ("", content))
         for name, table in tables.items()
-        if isinstance(table, dict) and difflib.SequenceMatcher(None, name.lower(), _TABLE).ratio() >= _NEAR
+        if isinstance(table, dict)
+        and (before, name) != ("tool.", _TABLE)
+        and difflib.SequenceMatcher(None, name.lower(), _TABLE).ratio() >= _NEAR
     ]
 
 
-def _load(file: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file."""
+def _load(file: Path, fix: str = "Name a TOML file.") -> dict[str, Any]:
+    """Return the tables of a TOML file.
+
+    Args:
+        file: its path.
+        fix: what to do where no regular file is there.
+    """
     try:
         regular, content = file.is_file(), b""
-        if regular or not file.exists():
+        other = None if regular else _irregular(file)
+        if other is None:
             with file.open("rb") as stream:
                 content = stream.read(LIMIT + 1)
     except OSError as error:
         problem = f"it cannot be read: {error.strerror or error}"
         raise MalformedSettings(file=str(file), problem=problem, fix="Mend the file, or its path.") from error
-    if not regular:
-        raise MalformedSettings(file=str(file), problem="it is no regular file", fix="Name a TOML file.")
+    if other is not None:
+        raise MalformedSettings(file=str(file), problem=f"it is no regular file but {other}", fix=fix)
     if len(content) > LIMIT:
         problem = f"it has more than {LIMIT} bytes"
         raise MalformedSettings(file=str(file), problem=problem, fix="Shorten it, or name the file that was meant.")
@@ -149,6 +196,14 @@ def _load(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         problem = f"it cannot be read: {' '.join(str(error).split()).rstrip('.')}"
         raise MalformedSettings(file=str(file), problem=problem, fix="Mend the file.") from error
+
+
+def _irregular(file: Path) -> str | None:
+    """Return what is in a file's place and is no regular file, in words; None where nothing is there."""
+    if not file.exists():
+        return f"a link to {str(file.readlink())!r}, where nothing is" if file.is_symlink() else None
+    mode = file.stat().st_mode
+    return "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device or a socket"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +250,12 @@ class _Table:
     def _rules(self, key: str) -> tuple[str, ...]:
         """Return the entries of an allow or deny list."""
         example = f'{key} = ["a_provider", "another:rms_norm"]'
-        return self._names(key, self.table.get(key, []), "providers, or of providers with an op", example)
+        return self._policy(key, "providers, or of providers with an op", example)
 
     def _requirements(self) -> tuple[str, ...]:
         """Return what is required."""
         example = f'require = ["{BATCH_INVARIANT}"]'
-        required = self._names("require", self.table.get("require", []), "properties", example)
+        required = self._policy("require", "properties", example)
         for name in required:
             if name not in REQUIREMENTS:
                 raise self._error(
@@ -208,6 +263,14 @@ class _Table:
                     f"{did_you_mean(name, REQUIREMENTS)} Write {example}.".strip(),
                 )
         return required
+
+    def _policy(self, key: str, what: str, example: str) -> tuple[str, ...]:
+        """Return a policy's names; an entry without one, as a template leaves it, would hold nobody to anything."""
+        value = self.table.get(key, [])
+        for entry in value if isinstance(value, list) else [value]:
+            if isinstance(entry, str) and not entry.strip(", \t\r\n"):
+                raise self._error(f"{key} has {entry!r}, which names nothing", f"Take it out, or write {example}.")
+        return self._names(key, value, what, example)
 
     def _names(self, key: str, value: object, what: str, example: str) -> tuple[str, ...]:
         """Return names given as a list or as one comma-separated text."""

@@ -99,6 +99,33 @@ def test_what_looks_like_a_mistake_in_a_policy_is_said(site: Site, policy: Path)
         assert "'good:rms_nrom', and no installed provider has an op 'rms_nrom'. Did you mean 'rms_norm'?" in words
 
 
+def test_a_settings_file_that_is_no_file_stops_every_verb(site: Site) -> None:
+    """A folder in its place, as a container's bind mount makes one, lifts no policy."""
+    (site.folder / "vllm-ir.toml").mkdir()
+    for done in site.run_each([["list"], ["explain", "rms_norm", "--static"]]):
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "vllm-ir.toml: it is no regular file but a folder" in done.stderr
+
+
+def test_a_project_that_is_passed_over_is_named(site: Site) -> None:
+    """Once, beside the answer, and for programs."""
+    (site.folder / "vllm-ir.toml").write_text("", encoding="utf-8")
+    (site.folder / "pyproject.toml").write_text('[tool.vllm-ir]\nop-priority.rms_norm = "native"\n', encoding="utf-8")
+    said = "pyproject.toml: [tool.vllm-ir] is passed over, because vllm-ir.toml goes before it."
+    shown, listed = site.run_each([["list"], ["list", "--json"]])
+    assert (shown.stdout + shown.stderr).count(said) == 1
+    assert [said in doubt for doubt in json.loads(listed.stdout)["doubts"]] == [True]
+
+
+def test_an_allowed_op_that_nothing_has_stops_every_verb(site: Site) -> None:
+    """Nothing but native would run for a slip of the pen."""
+    site.add_provider("good")
+    for done in site.run_each([["list"], ["explain", "rms_norm", "--static"]], VLLM_IR_PROVIDERS="good:rms_nrm"):
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "VLLM_IR_PROVIDERS names 'good:rms_nrm', and no installed provider has an op 'rms_nrm'" in done.stderr
+        assert "Did you mean 'rms_norm'?" in done.stderr
+
+
 def test_a_policy_that_cannot_be_followed_stops_every_verb(site: Site, policy: Path) -> None:
     """Nobody is told what a policy would say that nobody could read."""
     verbs = [["list"], ["show", "good"], ["explain", "rms_norm", "--static"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,34 @@ def test_a_settings_file_is_told_with_what_is_wrong(tmp_path: Path) -> None:
     file.write_text('[op-priority]\nrms_norm = ["native"]\n', encoding="utf-8")
     (settings,) = report.examine().files
     assert settings.problem is None
+
+
+@pytest.mark.parametrize("name", ["vllm-ir.toml", "pyproject.toml"])
+def test_a_settings_file_that_is_no_file_is_a_finding(tmp_path: Path, name: str) -> None:
+    """A pipe is not waited for, and nothing is run that its policy may deny."""
+    os.mkfifo(tmp_path / name)
+    told = report.examine()
+    assert [(each.role, each.path) for each in told.files] == [("settings", str(tmp_path / name))]
+    assert len([each for each in told.findings if "it is no regular file but a pipe" in each]) == 1
+    assert probed(told) == ["native", "unfused"]
+
+
+def test_a_project_that_is_passed_over_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As a file that is not in force, and as a finding; with a policy in it nothing is run that it may deny."""
+    own, project = tmp_path / "vllm-ir.toml", tmp_path / "pyproject.toml"
+    own.write_text("strict = false\n", encoding="utf-8")
+    project.write_text('[tool.vllm-ir.op-priority]\nrms_norm = ["native"]\n', encoding="utf-8")
+    told = report.examine()
+    assert [(each.path, each.note) for each in told.files] == [
+        (str(own), None),
+        (str(project), f"It is passed over, because {own} goes before it."),
+    ]
+    assert len([each for each in told.findings if "[tool.vllm-ir] is passed over" in each]) == 1
+    assert caplog.text == ""
+    project.write_text('[tool.vllm-ir]\ndeny = ["cpu_c"]\n', encoding="utf-8")
+    told = report.examine()
+    assert [(each.path, bool(each.problem)) for each in told.files] == [(str(own), False), (str(project), True)]
+    assert probed(told) == ["native", "unfused"]
 
 
 @pytest.mark.parametrize("content", [None, "x = [", "deny = 3"])

@@ -10,6 +10,10 @@ from vllm_ir.errors import hooks, manifest, plugins
 
 CASES: list[tuple[errors.IrError, tuple[str, ...]]] = [
     (errors.BadPlatform(platform="P", field="name", got="''", wanted="a text"), ("P", "name", "Set it")),
+    (
+        errors.UnknownAllowedOp(variable="V", rule="a:rms_nrm", op="rms_nrm", known=("rms_norm",)),
+        ("V", "'a:rms_nrm'", "Did you mean 'rms_norm'?", "take it out of V"),
+    ),
     (errors.UnknownAllowed(variable="V", name="tritn", known=("triton",)), ("V", "'tritn'", "Did you mean 'triton'")),
     (
         errors.DuplicateProvider(provider="p", distributions=("a", "b"), variable="V"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vllm_ir.environment import Environment
-from vllm_ir.errors import ConfigurationError, UnknownAllowed
+from vllm_ir.errors import ConfigurationError, UnknownAllowed, UnknownAllowedOp
 from vllm_ir.plugins.policy import Policy, check, doubts
 from vllm_ir.settings import Settings
 
@@ -74,3 +74,31 @@ def test_a_variable_that_denies_native_is_doubted() -> None:
     """It always stays, and the operator is told."""
     (doubt,) = doubts(policy(VLLM_IR_PROVIDERS_DISABLED="native"), KNOWN, OPS)
     assert "native is what every op means and always stays" in doubt
+
+
+@pytest.mark.parametrize("entry", ["triton:rms_nrom", "triton:elsewhere", "*:rms_nrom"])
+def test_an_allowed_op_that_nothing_has_is_an_error(entry: str) -> None:
+    """Everything else would be left to native for a slip of the pen."""
+    with pytest.raises(UnknownAllowedOp) as caught:
+        check(policy(VLLM_IR_PROVIDERS=f"triton,{entry}"), KNOWN, OPS)
+    assert str(caught.value).startswith(f"VLLM_IR_PROVIDERS names {entry!r}, and no installed provider has an op")
+    assert ("Did you mean 'rms_norm'?" in str(caught.value)) == ("nrom" in entry)
+
+
+def test_an_allowed_op_that_may_be_there_is_none() -> None:
+    """An op of the program itself, which all may run; and any, where a manifest could not be read."""
+    check(policy(VLLM_IR_PROVIDERS="triton:rms_norm,*:an_op_of_the_program"), KNOWN, OPS)
+    check(policy(VLLM_IR_PROVIDERS="triton:rms_nrom"), KNOWN, None)
+
+
+@pytest.mark.parametrize("entry", ["rms_norm", "RMS-norm:silu_and_mul"])
+def test_an_op_in_a_provider_s_place_is_doubted(entry: str, tmp_path: Path) -> None:
+    """No machine of a fleet has a provider of that name."""
+    file = tmp_path / "policy.toml"
+    (doubt,) = doubts(policy(Settings(file, deny=(entry,))), KNOWN, OPS)
+    written = entry.partition(":")[0]
+    assert doubt == (
+        f"deny in {file} names {written!r}, which is an op and no provider, so it means nothing. Name a provider (there"
+        f" are: 'triton', 'vllm-ir-provider-triton', 'vllm_c', 'vllm-ir-provider-vllm-c', 'native', 'vllm-ir'), or"
+        f" write '*:{written}' for that op of all."
+    )

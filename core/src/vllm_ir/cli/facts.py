@@ -56,7 +56,7 @@ def survey_here(platform: str | None = None, *, quiet: bool = False, locked: boo
 
     Raises:
         UnknownPlatform: no platform has that name.
-        UnknownAllowed, MalformedSettings, MalformedVariable: the operator's lists cannot be followed.
+        UnknownAllowed, UnknownAllowedOp, MalformedSettings, MalformedVariable: the operator's lists cannot be followed.
     """
     asked = asked_platform(platform)
     admission, _ = _lock() if locked else (None, None)

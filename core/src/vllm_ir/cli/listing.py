@@ -117,7 +117,7 @@ def _print_json(found: Inventory, shown: Sequence[dict[str, Any]]) -> None:
             "distributions": [
                 {key: value for key, value in one.items() if key != "providers"} for one in found.distributions
             ],
-            "doubts": list(found.doubts),
+            "doubts": [*preferences().settings.doubts, *found.doubts],
             "usable": len(found.usable),
             "not_usable": len(found.providers) - len(found.usable),
             "faults": len(found.faults),

@@ -20,6 +20,7 @@ from vllm_ir.errors import (
     MalformedVariable,
     SelectionError,
     UnknownAllowed,
+    UnknownAllowedOp,
 )
 from vllm_ir.names import normalise
 from vllm_ir.platforms import detect
@@ -122,14 +123,15 @@ def examine() -> Report:
     """Return the report on this process and machine, from files alone: no torch and no provider is imported."""
     environment, wrong = _read_environment()
     malformed: dict[str, str] = {}
-    policy = _read_policy(environment, wrong, malformed)
+    settings = _read_settings(malformed)
+    policy = None if settings is None else _read_policy(environment, settings, wrong, malformed)
     try:
         found = survey(environment, detect(), policy=policy or Policy())
-    except UnknownAllowed as error:
+    except (UnknownAllowed, UnknownAllowedOp) as error:
         wrong[error.variable] = str(error)
         policy, found = None, survey(environment, detect(), policy=Policy())
     if environment.lock is not None:
-        found, problem = _hold_to_lock(environment, found, policy or Policy())
+        found, problem = _hold_to_lock(Preferences(environment, settings), found, policy or Policy())
         if problem is not None:
             malformed[str(Path(environment.lock).expanduser())], policy = problem, None
     if environment.op_priority:
@@ -138,14 +140,17 @@ def examine() -> Report:
         except MalformedPriority as error:
             wrong["VLLM_IR_OP_PRIORITY"] = str(error)
     readable = not wrong and not malformed
+    preferences = Preferences(environment, settings)
+    if settings is not None:
+        found = replace(found, doubts=(*settings.doubts, *found.doubts))
     return Report(
         versions=surroundings.read_versions(_libraries(found)),
         found=found,
         variables=variables.read_variables(os.environ, wrong),
-        files=_files(environment, malformed, found),
+        files=_files(preferences, settings, malformed, found),
         caches=surroundings.read_caches(environment.cache),
         policy=NOBODY if policy is None else policy,
-        problems=_problems(found, Preferences(environment)) if readable else (),
+        problems=_problems(found, preferences) if readable else (),
         damage=contents.find_damage(found),
     )
 
@@ -176,10 +181,21 @@ def _noting(wrong: dict[str, str], given: dict[str, str]) -> Iterator[None]:
         del given[error.variable]
 
 
-def _read_policy(environment: Environment, wrong: dict[str, str], malformed: dict[str, str]) -> Policy | None:
+def _read_settings(malformed: dict[str, str]) -> Settings | None:
+    """Return the settings of the working folder, or None where they cannot be read, noting why by file."""
+    try:
+        return Settings.read()
+    except MalformedSettings as error:
+        malformed[error.file] = str(error)
+    return None
+
+
+def _read_policy(
+    environment: Environment, settings: Settings, wrong: dict[str, str], malformed: dict[str, str]
+) -> Policy | None:
     """Return who may run what, or None where that cannot be read, noting why by variable or by file."""
     try:
-        return Policy.read(environment)
+        return Policy.read(environment, settings)
     except MalformedVariable as error:
         wrong[error.variable] = str(error)
     except MalformedSettings as error:
@@ -187,22 +203,24 @@ def _read_policy(environment: Environment, wrong: dict[str, str], malformed: dic
     return None
 
 
-def _hold_to_lock(environment: Environment, found: Survey, policy: Policy) -> tuple[Survey, str | None]:
+def _hold_to_lock(preferences: Preferences, found: Survey, policy: Policy) -> tuple[Survey, str | None]:
     """Return what is installed without what the lock in force leaves out, and what would stop a run."""
     try:
-        lock = in_force(Preferences(environment))
+        lock = in_force(preferences)
         if lock is None:
             return found, None
-        admitted = survey(environment, detect(), policy=policy, admission=lock)
+        admitted = survey(preferences.environment, detect(), policy=policy, admission=lock)
         lock.verify(admitted)
     except (ConfigurationError, SelectionError) as error:
         return found, str(error)
     return admitted, None
 
 
-def _files(environment: Environment, malformed: Mapping[str, str], found: Survey) -> tuple[File, ...]:
-    """Return the files that decide what runs, and a lock that would if it were named."""
-    here = Path.cwd()
+def _files(
+    preferences: Preferences, settings: Settings | None, malformed: Mapping[str, str], found: Survey
+) -> tuple[File, ...]:
+    """Return the files that decide what runs, and those that would if they were named or alone."""
+    here, environment = Path.cwd(), preferences.environment
     wanted = [
         ("policy", environment.policy, "VLLM_IR_POLICY"),
         ("lock", environment.lock, "VLLM_IR_LOCK"),
@@ -212,17 +230,20 @@ def _files(environment: Environment, malformed: Mapping[str, str], found: Survey
         for role, value, variable in wanted
         if value is not None
     ]
-    try:
-        settings = Settings.read()
-    except MalformedSettings as error:
-        files.insert(0, surroundings.read_file("settings", Path(error.file), "the working folder", str(error)))
-    else:
-        if settings.file is not None:
-            problem = malformed.get(str(settings.file))
-            files.insert(0, surroundings.read_file("settings", settings.file, "the working folder", problem))
+    told = {each.path for each in files}
+    own = settings.file if settings else None
+    # One that no variable names and that cannot be read is of the working folder.
+    broken = [file for file in malformed if file not in told and file != str(own)]
+    folder = [*filter(None, [own]), *map(Path, broken)]
+    files[:0] = [
+        surroundings.read_file("settings", file, "the working folder", malformed.get(str(file))) for file in folder
+    ]
+    if settings and settings.passed_over and str(settings.passed_over) not in malformed:
+        other = surroundings.read_file("settings", settings.passed_over, "the working folder")
+        files.append(replace(other, note=f"It is passed over, because {own} goes before it."))
     if environment.lock is None and (here / LOCK).exists():
         lock = surroundings.read_file("lock", here / LOCK, "the working folder; VLLM_IR_LOCK would enforce it")
-        files.append(replace(lock, note=contents.hold_against(here / LOCK, found, Preferences(environment))))
+        files.append(replace(lock, note=contents.hold_against(here / LOCK, found, preferences)))
     return tuple(files)
 
 

@@ -154,6 +154,7 @@ from vllm_ir.errors.plugins import (
     MissingLibrary,
     MissingModule,
     UnknownAllowed,
+    UnknownAllowedOp,
     WrongPlatform,
     WrongProviderApi,
 )
@@ -258,6 +259,7 @@ __all__ = [
     "UnfitResult",
     "UnknownActivation",
     "UnknownAllowed",
+    "UnknownAllowedOp",
     "UnknownArgument",
     "UnknownCompileArgument",
     "UnknownCompileOption",

@@ -43,6 +43,21 @@ class UnknownAllowed(ConfigurationError):
         )
 
 
+class UnknownAllowedOp(ConfigurationError):
+    """An allow list with an op that no installed distribution knows, so that nothing would be allowed by it."""
+
+    def __init__(self, *, variable: str, rule: str, op: str, known: Sequence[str]) -> None:
+        self.variable, self.rule, self.op, self.known = variable, rule, op, tuple(known)
+        super().__init__(
+            f"{variable} names {rule!r}, and no installed provider has an op {op!r} (ops: {listed(known)})."
+            f"{did_you_mean(op, known)} Name an op that there is, or take it out of {variable}.",
+            variable=variable,
+            rule=rule,
+            op=op,
+            known=tuple(known),
+        )
+
+
 class DistributionConflict(ConfigurationError):
     """What two distributions claim, so that the operator has to decide."""
 

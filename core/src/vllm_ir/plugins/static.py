@@ -68,7 +68,7 @@ def survey(
         admission: a lock that leaves out what it does not name.
 
     Raises:
-        UnknownAllowed: the allow list names what is not installed.
+        UnknownAllowed, UnknownAllowedOp: the allow list names what is not installed.
         MalformedSettings: a file with a policy cannot be read.
     """
     installed = distributions.scan() if installed is None else installed
@@ -76,8 +76,8 @@ def survey(
     found = [describe(each) for each in with_core([each for each in installed if each.providers])]
     known = [name for record in found for name in (record.name, *(each.name for each in record.providers))]
     policy = Policy.read(environment) if policy is None else policy
-    check(policy, known)
     ops = dict.fromkeys(op for record in found for op in _ops(record))
+    check(policy, known, list(ops) if all(record.manifest for record in found) else None)
     found = [_apply_policy(_admit(record, admission), policy) for record in found]
     conflicts = _conflicts(found)
     final = platform_known or platform.named
