@@ -35,6 +35,14 @@ def test_markdown_says_what_was_written() -> None:
     )
 
 
+def test_code_between_backticks_is_as_it_was_written() -> None:
+    """It is there to be copied; a bar ends a table's cell even there, and one backtick alone begins no code."""
+    told = "__a__: `rm '/x/__init__.py' | <b>` and ``a`*`` then ` __b__"
+    text = "\n".join(pages.markdown("r", [Section("s", ("h",), [(told,)], paragraphs=[told])]))
+    assert text.splitlines()[3] == ("- \\_\\_a_\\_: `rm '/x/__init__.py' | <b>` and ``a`*`` then ` \\_\\_b_\\_")
+    assert "`rm '/x/__init__.py' \\| <b>` and ``a`*`` then" in text.splitlines()[6]
+
+
 def test_a_part_without_content_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither as Markdown nor laid out is there a heading above nothing."""
     pages.show("report", SECTIONS)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from vllm_ir.diagnosis import surroundings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_versions_come_from_metadata() -> None:
@@ -65,6 +62,18 @@ def test_a_cache_that_is_not_there_yet_is_no_problem(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (told,) = surroundings.read_caches(tmp_path / "file" / "b")
     assert told.problem == f"It cannot be made (Not a directory): {tmp_path / 'file'} is no folder."
+
+
+@pytest.mark.parametrize("below", ["nope", "nope/deeper"])
+def test_a_cache_in_a_view_of_the_kernel_can_never_be_made(below: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root is told that it may write there, and no folder ever comes to be."""
+    if not Path("/proc/self/mounts").exists():
+        pytest.skip("no /proc here that tells what is mounted")
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    (told,) = surroundings.read_caches(Path("/proc") / below)
+    assert told.problem == (
+        "It cannot be made (No such file or directory): /proc is a view of the kernel (proc), which keeps no files."
+    )
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o702])

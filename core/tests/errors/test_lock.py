@@ -37,14 +37,21 @@ CASES = [
         ),
     ),
     (
-        LockUnreadable(file="a.lock", reason="it is a folder", fix="Name another file."),
-        "a.lock cannot be read: it is a folder. Name another file.",
+        LockUnreadable(file="a.lock", reason="it is a folder", fix="Name a file."),
+        "a.lock cannot be read: it is a folder. Name a file.",
     ),
     (
         LockUnwritable(file="a/b.lock", reason="no such file or directory", fix="Make the folder 'a'"),
         (
             "a/b.lock was not written: no such file or directory. What was there before is unchanged."
             " Make the folder 'a', or name another file: --lock FILE."
+        ),
+    ),
+    (
+        LockUnwritable(file="/dev/full", reason="it is a device", fix=None),
+        (
+            "/dev/full was not written: it is a device. What was there before is unchanged."
+            " Name another file: --lock FILE."
         ),
     ),
     (

@@ -193,7 +193,9 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(LockUnwritable, match=r"was not written: no such file or directory\."):
         write_lock(LOCK, tmp_path / "gone" / "a.lock")
     if os.getuid() == 0:
-        with pytest.raises(LockUnwritable, match="What was there before is unchanged"):
+        with pytest.raises(
+            LockUnwritable, match=r"'/proc' takes no new file\..* unchanged\. Name another file: --lock"
+        ):
             write_lock(LOCK, type(tmp_path)("/proc/a.lock"))
         return
     tmp_path.chmod(0o555)
@@ -205,12 +207,14 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     """A missing file, a folder, a pipe, and one that is too large, none of which takes time or memory."""
     with pytest.raises(LockUnreadable, match=r"cannot be read: no such file or directory\. Write it with"):
         read_lock(tmp_path / "gone.lock")
-    with pytest.raises(LockUnreadable, match=r"cannot be read: it is a folder\. Name another file, or remove '.*' and"):
+    with pytest.raises(LockUnreadable, match=r"cannot be read: it is a folder\. Name a file\.$"):
         read_lock(tmp_path)
-    with pytest.raises(LockUnreadable, match=r"^/dev/null cannot be read: it is a device\. Name another file\.$"):
+    with pytest.raises(LockUnreadable, match=r"^/dev/null cannot be read: it is a device\. Name a file\.$"):
         read_lock(Path("/dev/null"))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(LockUnreadable, match="cannot be read: it is a pipe"):
+    with pytest.raises(
+        LockUnreadable, match=r"cannot be read: it is a pipe\. Name another file, or remove '.*' and write"
+    ):
         read_lock(tmp_path / "pipe")
     with (tmp_path / "huge").open("wb") as stream:
         stream.truncate(LIMIT * 1000)
@@ -240,6 +244,11 @@ def test_what_is_in_the_way_of_a_lock_is_named(tmp_path: Path) -> None:
         with pytest.raises(LockUnwritable) as caught:
             write_lock(LOCK, tmp_path / name)
         assert reason in caught.value.reason
-        assert f" Remove {tmp_path / name} if nothing needs it, or name another file" in str(caught.value)
+        removed = f" Remove {tmp_path / name} if nothing needs it, or name another file: --lock FILE."
+        assert str(caught.value).endswith(
+            " unchanged. Name another file: --lock FILE." if name == "folder" else removed
+        )
+    with pytest.raises(LockUnwritable, match=r"it is a device\. .* unchanged\. Name another file: --lock FILE\.$"):
+        write_lock(LOCK, Path("/dev/full"))
     with pytest.raises(LockUnwritable, match=f"Make the folder '{tmp_path / 'none'}', or name another file"):
         write_lock(LOCK, tmp_path / "none" / "a.lock")

@@ -123,7 +123,14 @@ def _sections(told: Report) -> Iterator[pages.Section]:
         "cache folders",
         ("folder", "permissions", "files", "size", "free", "problem"),
         [
-            (c.path, c.mode or "not there yet", str(c.files), _size(c.size), _size(c.free), c.problem or "")
+            (
+                c.path,
+                c.mode or ("not there" if c.problem else "not there yet"),
+                str(c.files),
+                _size(c.size),
+                _size(c.free),
+                c.problem or "",
+            )
             for c in told.caches
         ],
     )

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 _INDENT: Final = 4
 """Blanks before a further line of a paragraph."""
 
-_SPECIAL: Final = re.compile(r"([\\|<*]|(?<![A-Za-z0-9])_(?=_)|(?<=_)_)")
+_SPECIAL: Final = re.compile(
+    r"(?P<code>(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`))|[\\|<*]|(?<![A-Za-z0-9])_(?=_)|(?<=_)_"
+)
+"""Code between backticks, which Markdown takes as it is, or what it would take for its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ def markdown(title: str, sections: Iterable[Section]) -> Iterator[str]:
         if each.rows:
             yield _row(each.headings)
             yield _row(["---"] * len(each.headings))
-            yield from (_row([_escaped(cell) for cell in row]) for row in each.rows)
+            yield from (_row([_escaped(cell, table=True) for cell in row]) for row in each.rows)
         if each.verbatim:
             # A fence longer than any in the text, since a traceback may hold one.
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", each.verbatim)), default=0))
@@ -81,9 +84,19 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _escaped(text: str) -> str:
-    """Return a text on one line without what Markdown or a terminal would take for its own."""
-    return _SPECIAL.sub(r"\\\1", " ".join(_plain(text).split()))
+def _escaped(text: str, *, table: bool = False) -> str:
+    """Return a text on one line without what Markdown or a terminal would take for its own.
+
+    Code between backticks is as it was written, but for a bar in a table, which ends a cell in code, too.
+    """
+
+    def escape(found: re.Match[str]) -> str:
+        """Return what stands for one match."""
+        if found["code"] is None:
+            return f"\\{found[0]}"
+        return found[0].replace("|", r"\|") if table else found[0]
+
+    return _SPECIAL.sub(escape, " ".join(_plain(text).split()))
 
 
 def _plain(text: str) -> str:

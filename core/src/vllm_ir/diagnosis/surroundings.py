@@ -29,6 +29,10 @@ LIBRARIES: Final = ("vllm-ir", "pluggy", "packaging", "rich", "transformers", "v
 LITTLE: Final = 64 * 2**20
 """Free bytes below which a disk counts as full."""
 
+_VIEWS: Final = frozenset(
+    {"bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "mqueue", "proc", "pstore", "securityfs", "sysfs"}
+    | {"tracefs"}
+)
 _MANY: Final = 10_000
 _LARGE: Final = 16 * 2**20
 
@@ -153,13 +157,34 @@ def _folder(path: Path) -> Folder:
         facts = path.lstat()
     except OSError as error:
         nearest = next((each for each in path.parents if each.exists()), Path("/"))
-        possible = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
-        why = f"{nearest} is not writable" if nearest.is_dir() else f"{nearest} is no folder"
-        problem = None if possible else f"It cannot be made ({error.strerror}): {why}."
+        why = _closed(nearest)
+        problem = f"It cannot be made ({error.strerror}): {nearest} {why}." if why else None
         return Folder(str(path), None, 0, 0, _free(nearest), problem)
     files, size = _contents(path)
     free = _free(path)
     return Folder(str(path), _mode(facts), files, size, free, distrust(path, facts) or _unfit(path, free))
+
+
+def _closed(folder: Path) -> str | None:
+    """Return why no folder can be made in one, or None."""
+    if not folder.is_dir():
+        return "is no folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "is not writable"
+    kind = _kernels_own(folder)
+    return f"is a view of the kernel ({kind}), which keeps no files" if kind else None
+
+
+def _kernels_own(folder: Path) -> str | None:
+    """Return the kind of a file system that only shows what the kernel knows; root may seem to write there."""
+    try:
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError):
+        return None
+    whole = folder.resolve()
+    at = {Path(fields[1]): fields[2] for fields in mounts if len(fields) > 2}  # noqa: PLR2004 - device, place and kind
+    kind = next((at[each] for each in (whole, *whole.parents) if each in at), None)
+    return kind if kind in _VIEWS else None
 
 
 def distrust(path: Path, facts: os.stat_result) -> str | None:

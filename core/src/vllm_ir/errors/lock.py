@@ -83,11 +83,11 @@ class LockUnreadable(ConfigurationError):
 class LockUnwritable(ConfigurationError):
     """A lock that could not be written; what was there before is there still."""
 
-    def __init__(self, *, file: str, reason: str, fix: str = "Make room there") -> None:
+    def __init__(self, *, file: str, reason: str, fix: str | None = "Make room there") -> None:
         self.file, self.reason, self.fix = file, reason, fix
+        told = f"{fix}, or name another file" if fix else "Name another file"
         super().__init__(
-            f"{file} was not written: {reason}. What was there before is unchanged."
-            f" {fix}, or name another file: --lock FILE.",
+            f"{file} was not written: {reason}. What was there before is unchanged. {told}: --lock FILE.",
             file=file,
             reason=reason,
             fix=fix,

@@ -38,6 +38,8 @@ _KINDS: Final[Mapping[str, Callable[[int], bool]]] = {
     "a device": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
 }
 """What is no plain file, in words, and how its mode tells."""
+_KEPT: Final = ("it is a folder", "it is a device")
+"""What nobody is told to remove."""
 
 
 def read_lock(file: Path) -> Lock:
@@ -53,7 +55,7 @@ def read_lock(file: Path) -> Lock:
         raise LockUnreadable(file=str(file), reason=reason_of(error)) from error
     except (OSError, ValueError) as error:
         kind = _kind(str(file))
-        fix = _READABLE if kind is None else f"Name another file{_or_remove(file, kind)}."
+        fix = _READABLE if kind is None else _way_out(file, kind)
         raise LockUnreadable(file=str(file), reason=kind or reason_of(error), fix=fix) from error
     return parse_lock(content, str(file))
 
@@ -73,10 +75,14 @@ def write_lock(lock: Lock, file: Path) -> bool:
             return False
         _replace(target, content)
     except FileExistsError as error:
-        raise LockUnwritable(file=str(file), reason=reason_of(error), fix=_REMOVE.format(target)) from error
-    except FileNotFoundError as error:
-        fix = f"Make the folder {str(target.parent)!r}"
+        fix = None if _kind(str(target)) in _KEPT else _REMOVE.format(target)
         raise LockUnwritable(file=str(file), reason=reason_of(error), fix=fix) from error
+    except FileNotFoundError as error:
+        # /proc and its like are there and know no new names, which the system tells in the same words.
+        there = target.parent.is_dir()
+        reason = f"the folder {str(target.parent)!r} takes no new file" if there else reason_of(error)
+        fix = None if there else f"Make the folder {str(target.parent)!r}"
+        raise LockUnwritable(file=str(file), reason=reason, fix=fix) from error
     except (OSError, ValueError) as error:
         raise LockUnwritable(file=str(file), reason=reason_of(error)) from error
     return True
@@ -91,11 +97,12 @@ def _kind(path: str) -> str | None:
     return next((f"it is {words}" for words, test in _KINDS.items() if test(mode)), None)
 
 
-def _or_remove(file: Path, kind: str) -> str:
-    """Return the other way out of what is no file: a device is not one's own to remove."""
-    if kind.endswith("device"):
-        return ""
-    return f", or remove {str(file)!r} and write it with `vllm-ir lock --lock {shlex.quote(str(file))}`"
+def _way_out(file: Path, kind: str) -> str:
+    """Return what to do about what is no file; a folder or a device holds more than the one who named it may know."""
+    if kind in _KEPT:
+        return "Name a file."
+    write = f"`vllm-ir lock --lock {shlex.quote(str(file))}`"
+    return f"Name another file, or remove {str(file)!r} and write it with {write}."
 
 
 def reason_of(error: Exception) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vllm_ir.plugins.records import ShadowedCopy
-from vllm_ir.plugins.walk import normalise, walk
+from vllm_ir.plugins.walk import HEADERS, normalise, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,7 +54,7 @@ class Installed:
 
     Args:
         name: as its metadata write it.
-        version: "unknown" where its metadata do not say.
+        version: "unknown" where its metadata do not say, "no metadata" where it has none.
         location: the folder on the path that it is in.
         providers: its entry points in `vllm_ir.providers`.
         commands: its entry points in `vllm_ir.commands`.
@@ -89,6 +89,11 @@ def scan(path: Sequence[str] | None = None) -> tuple[Installed, ...]:
     return tuple(sorted(found, key=lambda each: (places[each.location], normalise(each.name))))
 
 
+def _version(metadata: Metadata, told: str | None) -> str:
+    """Return a version, or in words why nobody knows it."""
+    return told or ("unknown" if any(map(metadata.read, HEADERS)) else "no metadata")
+
+
 def _installed(first: Metadata, others: Iterable[Metadata], text: str) -> Installed:
     """Return the facts of one distribution and its shadowed copies."""
     seen = {(first.location, first.fact("Version"))}
@@ -97,10 +102,10 @@ def _installed(first: Metadata, others: Iterable[Metadata], text: str) -> Instal
         copy = (other.location, other.fact("Version"))
         if copy not in seen:  # one folder may be on the path twice
             seen.add(copy)
-            shadowed.append(ShadowedCopy(version=copy[1] or "unknown", location=copy[0]))
+            shadowed.append(ShadowedCopy(version=_version(other, copy[1]), location=copy[0]))
     return Installed(
         name=first.fact("Name") or first.key,
-        version=first.fact("Version") or "unknown",
+        version=_version(first, first.fact("Version")),
         location=first.location,
         providers=parse_entry_points(text, PROVIDERS),
         commands=parse_entry_points(text, COMMANDS),

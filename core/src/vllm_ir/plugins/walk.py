@@ -18,13 +18,15 @@ from vllm_ir.plugins.bounded_file import read_bounded
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Folder", "Foreign", "Metadata", "normalise", "walk"]
+__all__ = ["HEADERS", "Folder", "Foreign", "Metadata", "normalise", "walk"]
 
 LIMIT: Final = 8 << 20
 """Bytes that a file of metadata may hold, whose largest is a README; one that holds more is as none."""
 
+HEADERS: Final = ("METADATA", "PKG-INFO")
+"""Files of metadata that tell name and version."""
+
 _FOLDERS: Final = (".dist-info", ".egg-info")
-_HEADERS: Final = ("METADATA", "PKG-INFO")
 
 
 class Metadata(Protocol):
@@ -78,7 +80,7 @@ class Folder:
 
     def fact(self, header: str) -> str | None:
         """Return one header, or None where it is missing."""
-        for file in _HEADERS:
+        for file in HEADERS:
             for line in self.read(file).splitlines():
                 if not line.strip():
                     break
