@@ -12,7 +12,7 @@
 namespace {
 
 PyObject* connect(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (!arity("connect", count, 9)) return nullptr;
+  if (!arity("connect", count, 10)) return nullptr;
   auto* api = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(args[0], kDLPackCapsule));
   if (api == nullptr) return nullptr;
   while (api != nullptr && api->header.version.major != kDLPackMajor) {
@@ -23,10 +23,10 @@ PyObject* connect(PyObject*, PyObject* const* args, Py_ssize_t count) {
     return nullptr;
   }
   int64_t block;
-  if (!read_size(args[8], &block)) return nullptr;
+  if (!read_size(args[9], &block)) return nullptr;
   find_openmp();
   // References are kept for good: the kernels need them as long as there are tensors.
-  for (Py_ssize_t i = 1; i < 8; ++i) Py_INCREF(args[i]);
+  for (Py_ssize_t i = 1; i < 9; ++i) Py_INCREF(args[i]);
   torch_.tensor = args[1];
   torch_.parameter = args[2];
   torch_.empty_like = args[3];
@@ -34,6 +34,7 @@ PyObject* connect(PyObject*, PyObject* const* args, Py_ssize_t count) {
   torch_.modes = args[5];
   torch_.transforms = args[6];
   torch_.num_threads = args[7];
+  torch_.is_neg = args[8];
   torch_.block_bytes = block;
   torch_.api = api;
   Py_RETURN_NONE;

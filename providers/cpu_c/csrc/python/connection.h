@@ -22,6 +22,7 @@ struct Torch {
   PyObject* modes = nullptr;        // how many dispatch modes are active
   PyObject* transforms = nullptr;   // whether a transform of torch.func is active
   PyObject* num_threads = nullptr;  // torch.get_num_threads
+  PyObject* is_neg = nullptr;       // Tensor.is_neg
   int64_t block_bytes = 0;          // what torch's vectorised loops take at once
 };
 

@@ -7,9 +7,27 @@
 
 namespace {
 
-// Reads a tensor without owning it; false with an exception set.
+// Whether a tensor may be a negated view: the imaginary parts of conjugates, two elements apart, whose sign DLPack does
+// not tell. Asking torch costs as much as reading, so that what has adjacent elements is not asked.
+bool may_be_negated(const DLTensor& t) {
+  if (t.dtype.code != kDLFloat && t.dtype.code != kDLBfloat) return false;
+  if (t.strides == nullptr) return true;
+  for (int32_t d = 0; d < t.ndim; ++d) {
+    if (t.shape[d] > 1 && t.strides[d] % 2 != 0) return false;
+  }
+  return true;
+}
+
+// Reads a tensor without owning it; false with an exception set, also for one whose values are not those in memory.
 bool read(PyObject* object, DLTensor* out) {
-  return connected() && torch_.api->dltensor_from_py_object_no_sync(object, out) == 0;
+  if (!connected() || torch_.api->dltensor_from_py_object_no_sync(object, out) != 0) return false;
+  if (!may_be_negated(*out)) return true;
+  PyObject* answer = PyObject_CallFunctionObjArgs(torch_.is_neg, object, nullptr);
+  if (answer == nullptr) return false;
+  const bool negated = answer == Py_True;
+  Py_DECREF(answer);
+  if (negated) PyErr_SetString(PyExc_TypeError, "a negated view, whose values are not those in memory (resolve_neg)");
+  return !negated;
 }
 
 int32_t dtype_of(const DLTensor& t) {

@@ -12,6 +12,7 @@ def connect(
     modes: Callable[[], int],
     transforms: Callable[[], bool],
     num_threads: Callable[[], int],
+    is_neg: Callable[[Tensor], bool],
     block_bytes: int,
     /,
 ) -> None: ...

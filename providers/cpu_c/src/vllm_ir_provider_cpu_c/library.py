@@ -41,6 +41,7 @@ def _connected() -> Any:
         torch._C._len_torch_dispatch_stack,  # noqa: SLF001 - the cheapest way to see a mode, as in vllm-ir's own path
         torch._C._are_functorch_transforms_active,  # noqa: SLF001 - the same for transforms
         torch.get_num_threads,
+        torch.Tensor.is_neg,
         _BLOCK_BYTES.get(torch.backends.cpu.get_cpu_capability(), _NO_BLOCK),
     )
     return _native

@@ -19,6 +19,7 @@ DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 MOST_DIMENSIONS: Final = 8
 
 NEEDS_CPU: Final = Unsupported("needs CPU tensors")
+NEEDS_VALUES: Final = Unsupported("needs tensors whose values lie in memory; this one is a negated view (resolve_neg)")
 NEEDS_DTYPE: Final = Unsupported("needs float32, bfloat16 or float16")
 NEEDS_DIMENSIONS: Final = Unsupported(f"needs 1 to {MOST_DIMENSIONS} dimensions")
 NEEDS_ADJACENT: Final = Unsupported("needs rows whose elements are adjacent in memory (last stride 1)")
@@ -135,7 +136,12 @@ def refusal_of_activation(x: Tensor) -> Unsupported | None:
         return NEEDS_DIMENSIONS
     if x.stride(-1) != 1 and x.shape[-1] > 1:
         return NEEDS_ADJACENT
-    return None
+    return NEEDS_VALUES if negated(x) else None
+
+
+def negated(x: Tensor) -> bool:
+    """Tell whether a tensor's values are its memory's, negated; Dynamo cannot ask, and leaves it to torch."""
+    return not is_dynamo_compiling() and x.is_neg()
 
 
 def refusal_of_norm(x: Tensor, weight: Tensor | None, variance_size: int | None) -> Unsupported | None:
@@ -160,6 +166,8 @@ def refusal_of_weight(weight: Tensor | None, dtype: torch.dtype, size: int) -> U
         return NEEDS_WEIGHT_DTYPE
     if not weight.is_cpu:
         return NEEDS_CPU
+    if negated(weight):
+        return NEEDS_VALUES
     fits = weight.dim() == 1 and weight.shape[0] == size and (weight.stride(0) == 1 or size <= 1)
     return None if fits else NEEDS_WEIGHT
 
@@ -187,6 +195,7 @@ def refusal_of_rotary(
         (key.dtype == query.dtype, NEEDS_ONE_DTYPE),
         (_whole_heads(query, key, head_size, rotary_dim), NEEDS_HEADS),
         (_fits(cos_sin_cache, query.dtype, rotary_dim), NEEDS_CACHE),
+        (not negated(cos_sin_cache), NEEDS_VALUES),
     )
     return next((reason for fits, reason in wanted if not fits), None)
 

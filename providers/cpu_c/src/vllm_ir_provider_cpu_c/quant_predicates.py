@@ -17,6 +17,8 @@ from vllm_ir_provider_cpu_c.predicates import (
     NEEDS_CPU,
     NEEDS_HALVES,
     NEEDS_RESIDUAL,
+    NEEDS_VALUES,
+    negated,
     refusal_of_activation,
     refusal_of_norm,
     traced,
@@ -74,14 +76,21 @@ def _refusal(
         if size % 2:
             return NEEDS_HALVES
         size //= 2
-    if scale is not None and not scale.is_cpu:
-        return NEEDS_CPU
-    channels = scaling == GIVEN and source == PLAIN
-    if scale is not None and not _scale_fits(scale, size if channels else 1):
-        return NEEDS_CHANNELS if channels else NEEDS_SCALE
+    refusal = None if scale is None else _refusal_of_scale(scale, size, scaling == GIVEN and source == PLAIN)
+    if refusal is not None:
+        return refusal
     if scaling == GROUP and (not whole(group_size) or group_size < 1 or size % group_size):
         return NEEDS_GROUPS
     return NEEDS_ELEMENTS if scaling in (TOKEN, TENSOR) and size == 0 else None
+
+
+def _refusal_of_scale(scale: Tensor, size: int, channels: bool) -> Unsupported | None:
+    """Return why the kernel does not take a scale, of one value or of one for each element of a row, or None."""
+    if not scale.is_cpu:
+        return NEEDS_CPU
+    if not _scale_fits(scale, size if channels else 1):
+        return NEEDS_CHANNELS if channels else NEEDS_SCALE
+    return NEEDS_VALUES if negated(scale) else None
 
 
 def _scale_fits(scale: Tensor, size: int) -> bool:
