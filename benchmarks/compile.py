@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 HIDDEN, HEADS = 256, 4
+FULL, QUICK = (32, 10, 30), (2, 6, 10)
+"""Layers, pairs of compilations and pairs of runs; six pairs are the fewest whose extremes hold a median at 95 %."""
 COMPILE_LIMIT, RUN_LIMIT, SHARE_LIMIT = 1.10, 1.05, 0.01
 
 
@@ -100,6 +103,12 @@ def run_many(function: Callable[..., Any], x: torch.Tensor, calls: int) -> float
     return (time.perf_counter() - begin) / calls
 
 
+def report(text: str) -> None:
+    """Print a line of progress to stderr at once; a bar shows nothing in a pipe."""
+    if not sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
+
+
 def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
     """Return the median and the bounds that hold the true one with at least 95 %, from order statistics."""
     ordered = sorted(ratios)
@@ -128,6 +137,8 @@ def measure(layers: int, tokens: int, pairs: int, runs: int) -> tuple[list[float
             seconds = {}
             for name, stack, backend in order if number % 2 else reversed(order):
                 seconds[name], compiled[name] = compile_once(stack, x, backend)
+            told = f"plain {seconds['plain']:.1f} s, with IR ops {seconds['ours']:.1f} s"
+            report(f"compiled pair {number} of {pairs}: {told}{'' if number else ', not counted'}")
             if number:
                 compiling.append(seconds["ours"] / seconds["plain"])
                 shares.append(runtime.current().graphs.all()[-1].seconds / seconds["ours"])
@@ -139,21 +150,26 @@ def measure(layers: int, tokens: int, pairs: int, runs: int) -> tuple[list[float
                 order_of_runs = ("plain", "ours") if number % 2 else ("ours", "plain")
                 took = {name: run_many(compiled[name], x, calls) for name in order_of_runs}
                 running.append(took["ours"] / took["plain"])
+                report(f"ran pair {number + 1} of {runs}: {took['ours'] / took['plain']:.3f} times plain")
     return compiling, running, shares
 
 
 def main() -> int:
     """Measure, print, and return 1 if a limit is passed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--quick", action="store_true", help="few layers and pairs: minutes, and a wide interval")
+    parser.add_argument("--layers", type=int, help=f"default {FULL[0]}, quick {QUICK[0]}")
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--pairs", type=int, default=10, help="pairs of compilations")
-    parser.add_argument("--runs", type=int, default=30, help="pairs of runs")
+    parser.add_argument("--pairs", type=int, help=f"pairs of compilations, default {FULL[1]}, quick {QUICK[1]}")
+    parser.add_argument("--runs", type=int, help=f"pairs of runs, default {FULL[2]}, quick {QUICK[2]}")
     options = parser.parse_args()
-    compiling, running, shares = measure(options.layers, options.tokens, options.pairs, options.runs)
-    table = Table(
-        title=f"{options.layers} layers, {options.tokens} tokens, IR ops over plain torch {torch.__version__}"
+    usual = QUICK if options.quick else FULL
+    layers, pairs, runs = (
+        number if given is None else given
+        for given, number in zip((options.layers, options.pairs, options.runs), usual, strict=True)
     )
+    compiling, running, shares = measure(layers, options.tokens, pairs, runs)
+    table = Table(title=f"{layers} layers, {options.tokens} tokens, IR ops over plain torch {torch.__version__}")
     for column in ("what", "median", "from", "to", "limit of the upper end"):
         table.add_column(column)
     missed = False

@@ -62,6 +62,31 @@ def test_a_command_prints_what_the_readme_shows(command: str, shown: str, tmp_pa
     assert neutral(done.stdout + done.stderr) == neutral(shown)
 
 
+def named_answers() -> list[tuple[str, str]]:
+    """Return each command of the providers' READMEs about a named machine, with the provider said to run there."""
+    pages = [path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("providers/*/README.md"))]
+    return [
+        found
+        for page in pages
+        for found in re.findall(r"^(.*vllm-ir explain .*--platform.*?) +# > (.+)$", page, flags=re.MULTILINE)
+    ]
+
+
+@needs_example
+@pytest.mark.parametrize(("command", "provider"), named_answers())
+def test_a_provider_s_readme_says_who_runs_on_a_named_machine(command: str, provider: str, tmp_path: Path) -> None:
+    """With everything installed that the main README installs, the row of the one that runs has that name."""
+    words = shlex.split(command)
+    place = words.index("vllm-ir")
+    variables = dict(word.split("=", 1) for word in words[:place])
+    done = subprocess.run(
+        [sys.executable, "-m", "vllm_ir", *words[place + 1 :]],
+        env={**os.environ, **variables}, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith(">")] == [provider]
+
+
 @needs_torch
 def test_the_session_does_what_the_readme_shows(tmp_path: Path) -> None:
     """The Python session is a doctest, run in a process of its own since it registers an op."""
@@ -76,3 +101,4 @@ def test_the_session_does_what_the_readme_shows(tmp_path: Path) -> None:
 def test_the_readme_shows_commands() -> None:
     """There is something to compare."""
     assert len(console_blocks()) >= 3
+    assert named_answers()
