@@ -51,7 +51,8 @@ def describe(value: Any) -> object:
         return tuple(describe(item) for item in value)
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return ("symbol", str(value))
-    return (type(value).__name__, value)
+    # As text: zeros of both signs are equal otherwise, and NaN is not.
+    return (type(value).__name__, repr(value) if isinstance(value, (float, complex)) else value)
 
 
 def sharing(args: Sequence[Any]) -> tuple[object, ...]:

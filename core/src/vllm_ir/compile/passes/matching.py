@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vllm_ir.compile.graph import same, tensors_of, value_of
+from vllm_ir.compile.passes.plain import argument, equal, shape, short
 from vllm_ir.compile.passes.reading import CAST, VIEW, Call, Reader, Symbol, is_tensor, port_of, ports_of
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
     from vllm_ir.compile.passes.reading import Port
     from vllm_ir.compile.passes.skeleton import Skeleton
+
+PAIR = 2
+"""How many arguments a call needs at least for two to be exchanged."""
 
 UNSET: Any = object()
 """Stands for a parameter that nothing is bound to yet, since None may be."""
@@ -74,6 +78,7 @@ class Matcher:
         self._reader = reader
         self._anchor = anchor
         self._match = Match()
+        self._unlike: dict[fx.Node, str] = {}  # why a call of the same kind is not the pattern's
 
     def match(self, node: fx.Node) -> tuple[Match, str | None]:
         """Return what was found around a node that calls what the anchor calls, and why that is no match, or None."""
@@ -84,11 +89,14 @@ class Matcher:
                 for place, name in enumerate(self._names)
             ]
         )
+        self._unlike = {}
         reason = self._call(self._anchor, node) or self._others()
-        if reason is None and any(value is UNSET for value in self._match.args):
+        missing = next((p for p, place in self._skeleton.parameters.items() if self._match.args[place] is UNSET), None)
+        if reason is None and missing is not None:
             # What belongs to a result that the graph does not have.
-            missing = next(n for n, value in zip(self._names, self._match.args, strict=True) if value is UNSET)
-            reason = f"nothing here is {missing!r}: the graph has no call of what the pattern makes of it"
+            why = next((self._unlike[user] for user in missing.users if user in self._unlike), None)
+            why = why or "the graph has no call of what the pattern makes of it"
+            reason = f"nothing here is {self._names[self._skeleton.parameters[missing]]!r}: {why}"
         return self._match, reason
 
     def _call(self, wanted: fx.Node, found: fx.Node, what: str = "") -> str | None:
@@ -103,7 +111,7 @@ class Matcher:
         before = Match(dict(self._match.calls), list(self._match.args))
         self._match.calls[wanted] = found
         reason = self._arguments(mine, theirs)
-        if reason is not None and mine.commutes:
+        if reason is not None and mine.commutes and theirs.commutes:
             straight, self._match = self._match, before
             self._match.calls[wanted] = found
             if self._arguments(mine, _exchanged(theirs)) is None:
@@ -115,11 +123,12 @@ class Matcher:
         """Take a call's arguments for the pattern's, and return why that cannot be, or None."""
         for name, wanted in mine.arguments.items():
             if name not in theirs.arguments:
-                return f"{_place(name)} of {mine.label} is missing"
-            reason = self._argument(f"{_place(name)} of {mine.label}", name, wanted, theirs.arguments[name])
+                return f"{argument(name)} of {mine.label} is missing"
+            reason = self._argument(f"{argument(name)} of {mine.label}", name, wanted, theirs.arguments[name])
             if reason is not None:
                 return reason
-        return None
+        more = next((name for name in theirs.arguments if name not in mine.arguments), None)
+        return None if more is None else f"{mine.label} has {more!r}, and the pattern's list is shorter"
 
     def _argument(self, what: str, name: str, wanted: Any, found: Any) -> str | None:
         """Take one argument for the pattern's, and return why that cannot be, or None."""
@@ -142,7 +151,7 @@ class Matcher:
     def _plain(self, what: str, name: str, wanted: Any, found: Any) -> str | None:
         """Bind a plain value where that is free; all others are compared once it is known what the pattern is there."""
         place = self._names.index(name) if name in self._free and name in self._names else None
-        return None if place is None or wanted != self._example[place] else self._bind(what, place, found)
+        return None if place is None or not equal(wanted, self._example[place]) else self._bind(what, place, found)
 
     def _kinds_agree(self, mine: Port, theirs: Port) -> bool:
         """Tell whether two results come from calls of the same kind."""
@@ -155,7 +164,7 @@ class Matcher:
         if bound is UNSET:
             self._match.args[place] = found
             return None
-        if bound is found or (not is_tensor(bound) and not is_tensor(found) and _equal(bound, found)):
+        if bound is found or (not is_tensor(bound) and not is_tensor(found) and equal(bound, found)):
             return None
         if is_tensor(bound) or is_tensor(found):
             return f"{what} is another tensor than {self._names[place]!r} is elsewhere"
@@ -197,8 +206,17 @@ class Matcher:
             self._match = before
             theirs = self._reader.read(candidate)
             if mine is not None and theirs is not None and mine.kind == theirs.kind:
-                reason = found
+                reason = self._unlike[wanted] = self._turned(mine, theirs) or found
         return reason
+
+    def _turned(self, mine: Call, theirs: Call) -> str | None:
+        """Tell of a call that it would be the pattern's with its first two arguments exchanged, or return None."""
+        if min(len(mine.arguments), len(theirs.arguments)) < PAIR:
+            return None
+        before, self._match = self._match, Match(dict(self._match.calls), list(self._match.args))
+        found = self._arguments(mine, _exchanged(theirs))
+        self._match = before
+        return None if found is not None else f"the first two arguments of {mine.label} are the other way round"
 
     def _candidates(self, wanted: fx.Node) -> list[fx.Node]:
         """Return the graph's calls that read what one of the pattern's reads."""
@@ -231,11 +249,12 @@ def differences(drawn: Skeleton, skeleton: Skeleton, match: Match, reader: Reade
         wanted, found = reader.read(mine), reader.read(theirs)
         if wanted is None or found is None or wanted.kind != found.kind:
             return "on these arguments the pattern is another graph"
+        if wanted.arguments.keys() != found.arguments.keys():
+            return "on these arguments the pattern is another graph"
         for name, value in wanted.arguments.items():
-            if not is_tensor(value) and not _equal(value, found.arguments.get(name)):
-                return (
-                    f"{_place(name)} of {wanted.label} is {_short(found.arguments.get(name))}, wanted {_short(value)}"
-                )
+            there = found.arguments[name]
+            if not is_tensor(value) and not equal(value, there, typed=wanted.typed):
+                return f"{argument(name)} of {wanted.label} is {short(there)}, wanted {short(value)}"
         reason = _kinds(wanted, tensors_of(value_of(mine)), tensors_of(value_of(theirs)))
         if reason is not None:
             return reason
@@ -249,31 +268,17 @@ def _kinds(call: Call, wanted: Sequence[Any], found: Sequence[Any]) -> str | Non
     for mine, theirs in zip(wanted, found, strict=True):
         if mine.dtype != theirs.dtype:
             verb = "makes" if call.kind in (CAST, VIEW) else "returns"
-            return f"{call.label} {verb} {_short(theirs.dtype)}, wanted {_short(mine.dtype)}"
+            return f"{call.label} {verb} {short(theirs.dtype)}, wanted {short(mine.dtype)}"
         shapes = tuple(theirs.shape), tuple(mine.shape)
         if len(shapes[0]) != len(shapes[1]) or not all(map(same, *shapes)):
-            return f"{call.label} returns shape {_shape(shapes[0])}, wanted {_shape(shapes[1])}"
+            return f"{call.label} returns shape {shape(shapes[0])}, wanted {shape(shapes[1])}"
     return None
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Tell whether two plain values are the same, and of the same kind: True is not 1."""
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    if isinstance(one, Symbol) and isinstance(other, Symbol) and one.node is not None and other.node is not None:
-        return same(value_of(one.node), value_of(other.node))
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def _exchanged(call: Call) -> Call:
     """Return a call with its first two arguments exchanged."""
     (first, one), (second, other), *rest = call.arguments.items()
     return Call(call.kind, call.label, dict([(first, other), (second, one), *rest]), commutes=call.commutes)
-
-
-def _place(name: str) -> str:
-    """Return an argument's name in words: torch's operations call their first two `self` and `other`."""
-    return {"self": "the first argument", "other": "the second argument"}.get(name, repr(name))
 
 
 def _wanted(node: fx.Node, call: Call | None) -> str:
@@ -286,14 +291,4 @@ def _wanted(node: fx.Node, call: Call | None) -> str:
     if call is None or call.kind not in (CAST, VIEW):
         return "a call" if call is None else call.label
     (dtype,) = {tensor.dtype for tensor in tensors_of(value_of(node))}
-    return f"a cast (to {_short(dtype)} in the pattern's example)" if call.kind == CAST else "a view"
-
-
-def _short(value: Any) -> str:
-    """Return a value as it is read most easily."""
-    return str(value).removeprefix("torch.")
-
-
-def _shape(sizes: Sequence[Any]) -> str:
-    """Return sizes in brackets."""
-    return f"[{', '.join(map(str, sizes))}]"
+    return f"a cast (to {short(dtype)} in the pattern's example)" if call.kind == CAST else "a view"

@@ -25,6 +25,7 @@ VIEW: Final = "view"
 _CASTS: Final = ("prims.convert_element_type.default", "aten._to_copy.default")
 _VIEWS: Final = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
 _COMMUTING: Final = ("aten.add.Tensor", "aten.mul.Tensor")
+"""With two operands and nothing else: `alpha` multiplies the second."""
 
 
 class Port(NamedTuple):
@@ -65,12 +66,14 @@ class Call:
         label: in a word, for sentences.
         arguments: by name: the node of a tensor, or a plain value.
         commutes: whether the first two arguments may be exchanged.
+        typed: whether 1 is not 1.0 among its arguments: beside tensors of whole numbers torch computes otherwise.
     """
 
     kind: object
     label: str
     arguments: Mapping[str, Any]
     commutes: bool = False
+    typed: bool = False
 
 
 class Reader:
@@ -132,7 +135,10 @@ class Reader:
                 node.args[place] if place < len(node.args) else node.kwargs.get(argument.name, default)
             )
         label = name.split(".")[-2] if "." in name else name
-        return Call(node.target, label, _named(found), commutes=name in _COMMUTING)
+        arguments = _named(found)
+        commutes = name in _COMMUTING and arguments.get("alpha", 1) == 1
+        typed = any(map(_is_whole, arguments.values()))
+        return Call(node.target, label, arguments, commutes=commutes, typed=typed)
 
 
 def port_of(node: fx.Node) -> Port:
@@ -161,6 +167,11 @@ def is_tensor(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.fx.Node) and bool(tensors_of(value_of(value)))
+
+
+def _is_whole(value: Any) -> bool:
+    """Tell whether an argument is the node of a tensor of whole numbers."""
+    return is_tensor(value) and not any(t.is_floating_point() or t.is_complex() for t in tensors_of(value_of(value)))
 
 
 def _named(values: Mapping[str, Any]) -> dict[str, Any]:
