@@ -357,6 +357,80 @@ def test_a_fusion_that_can_never_fire_is_refused(given: dict[str, Any], said: st
     assert str(caught.value) == f"Fusion own: {said}"
 
 
+def normal(x: Tensor) -> Any:
+    """Normalise."""
+    return ops.rms_norm(x, None, 1e-6)
+
+
+def normal_and_twice(x: Tensor) -> Any:
+    """Normalise, and return that and twice that."""
+    return normal(x), normal(x) * 2
+
+
+def one_for_two(x: Tensor) -> Any:
+    """Return a view for a second result."""
+    return (made := normal(x)), made.view(x.shape)
+
+
+SHARED = (
+    "its replacement returns what it is given, or a view of it, and its pattern returns new memory. Return a clone()."
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"pattern": normal, "replacement": lambda x: x}, SHARED),
+        ({"pattern": normal, "replacement": lambda x: x.view(-1).view(x.shape)}, SHARED),
+        (
+            {"pattern": normal_and_twice, "replacement": one_for_two},
+            "its replacement returns results 0 and 1 in one memory, and its pattern in two. Return a clone().",
+        ),
+        (
+            {"pattern": lambda x, k=1: normal(x) * k, "replacement": lambda x, k=1: normal(x) * k},
+            (
+                "its pattern takes (x, k), and example() returns 1 of these."
+                " Return one value for each, by position, also for one that has a default."
+            ),
+        ),
+    ],
+)
+def test_a_fusion_that_would_change_whose_memory_a_result_is_is_refused(given: dict[str, Any], said: str) -> None:
+    """When it is made, as is one with another number of arguments than its example has."""
+    with pytest.raises(BadFusion) as caught:
+        make(**given, example=lambda: (torch.empty(2, 32),), free=())
+    assert str(caught.value) == f"Fusion own: {said}"
+
+
+def test_results_may_share_memory_where_the_patterns_do() -> None:
+    """Then nobody is told anything that was not so before."""
+    assert make(pattern=one_for_two, replacement=one_for_two, example=lambda: (torch.empty(2, 32),), free=()).name
+
+
+def test_a_result_stays_new_memory_where_the_example_does_not_tell(fuser: Fuser) -> None:
+    """A replacement that returns its input for some rows is left out there: what is written later would be seen."""
+
+    def program(x: Tensor) -> Any:
+        """Normalise, and write to what was normalised."""
+        result = normal(x)
+        x.add_(1)
+        return result
+
+    def itself(x: Tensor) -> Any:
+        """Return what is given where rows are wide."""
+        return x if x.shape[-1] == 64 else x * 1
+
+    fusion = make(pattern=normal, replacement=itself, example=lambda: (torch.empty(2, 32),), free=())
+    x = GATED.float()
+    got = fuser(program, x, passes=[fusion])
+    (miss,) = fuser.ran("own").near_misses
+    assert miss.reason == (
+        "on these arguments the replacement returns what it is given, or a view of it,"
+        " and its pattern returns new memory"
+    )
+    assert torch.equal(got, normal(x))
+
+
 def test_a_replacement_that_fails_is_told_where_the_example_is_taken() -> None:
     """Where a condition refuses the example, it need not work on that."""
     with pytest.raises(BadFusion, match=r"its replacement cannot be traced on its example: .*none!"):

@@ -12,7 +12,7 @@ from vllm_ir.compile.passes import conditions
 from vllm_ir.compile.passes.matching import Matcher, differences
 from vllm_ir.compile.passes.nearness import is_near
 from vllm_ir.compile.passes.reading import Reader, ports_of
-from vllm_ir.compile.passes.skeleton import draw
+from vllm_ir.compile.passes.skeleton import draw, joined
 from vllm_ir.compile.passes.surroundings import Outcome
 from vllm_ir.compile.tracing import describe, splice
 from vllm_ir.graphs import NearMiss
@@ -165,6 +165,9 @@ class _Sweep:
         if isinstance(replacement, str):
             return replacement, 2
         reason = conditions.kinds(form.skeleton, replacement, match) or self._overruled(form, replacement)
+        shared = joined(replacement, form.skeleton)
+        if reason is None and shared is not None:
+            reason = f"on these arguments the replacement {shared}"
         if reason is None and not self._around.is_inference:
             reason = "training: the graph is differentiated, and keeps the values in between"
         return _Ready(form, match, replacement, place, first) if reason is None else (reason, 2)

@@ -11,7 +11,7 @@ from vllm_ir.compile.passes.base import GraphPass
 from vllm_ir.compile.passes.conditions import asked, said, types
 from vllm_ir.compile.passes.fusing import fuse
 from vllm_ir.compile.passes.reading import Reader
-from vllm_ir.compile.passes.skeleton import draw, returns_views, writer
+from vllm_ir.compile.passes.skeleton import draw, joined, returns_views, writer
 from vllm_ir.compile.passes.surroundings import Surroundings
 from vllm_ir.compile.torch_fakes import fake_mode
 from vllm_ir.errors import BadFusion
@@ -158,6 +158,10 @@ class Fusion(GraphPass):
                 problem=problem,
                 fix="Let example() return what the pattern takes, and the pattern tensors.",
             ) from error
+        if len(example) != len(names):
+            problem = f"its pattern takes ({', '.join(names)}), and example() returns {len(example)} of these"
+            fix = "Return one value for each, by position, also for one that has a default."
+            raise BadFusion(name=self.name, problem=problem, fix=fix)
         self._check_writes("pattern", skeleton, reader)
         anchor = skeleton.anchor(reader)
         if anchor is None:
@@ -210,6 +214,9 @@ class Fusion(GraphPass):
                 name=self.name, problem=problem, fix="Return as many results as the pattern, each its dtype."
             )
         self._check_writes("replacement", drawn, reader)
+        shared = joined(drawn, form.skeleton) if refused is None else None
+        if shared is not None:
+            raise BadFusion(name=self.name, problem=f"its replacement {shared}", fix="Return a clone().")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,21 @@ def returns_views(skeleton: Skeleton) -> bool:
     """Tell whether a result lies in the memory of a parameter."""
     given = {s for node in skeleton.parameters for tensor in tensors_of(value_of(node)) for s in storages(tensor)}
     return any(given & storages(tensor) for tensor in tensors_of(skeleton.traced.results))
+
+
+def joined(replacement: Skeleton, pattern: Skeleton) -> str | None:
+    """Return which memory the results of a replacement share where those of the pattern do not, or None.
+
+    What holds a result may be written to, and so may what the pattern was given.
+    """
+    wanted = [storages(result) for result in tensors_of(pattern.traced.results)]
+    found = [storages(result) for result in tensors_of(replacement.traced.results)]
+    if returns_views(replacement):
+        return "returns what it is given, or a view of it, and its pattern returns new memory"
+    for (one, mine), (other, theirs) in itertools.combinations(enumerate(found), 2):
+        if mine & theirs and not wanted[one] & wanted[other]:
+            return f"returns results {one} and {other} in one memory, and its pattern in two"
+    return None
 
 
 def writer(skeleton: Skeleton, reader: Reader) -> tuple[str, str] | None:
