@@ -94,8 +94,11 @@ def heads(*shape: int) -> Tensor:
 
 
 def turned() -> tuple[Tensor, ...]:
-    """Return positions, query of four heads, key of two, a weight and angles."""
-    return torch.arange(4), heads(4, 64), heads(4, 32), heads(16), torch.randn(8, 16)
+    """Return positions, query and key of four heads each, a weight and angles.
+
+    Sizes that are equal are one symbol, and each more costs seconds.
+    """
+    return torch.arange(4), heads(4, 64), heads(4, 64), heads(16), torch.randn(16, 16)
 
 
 def cases() -> dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]]:
