@@ -190,6 +190,53 @@ def test_a_list_has_the_patterns_length(fuser: Fuser) -> None:
     assert same_bits(fuser(lambda x, y: all_added([gate(x), y]), *TWO, passes=[last]), all_added([gate(X), Y]) + 1)
 
 
+def less_by_dtype(p: torch.Tensor, r: torch.Tensor) -> Any:
+    """Take one from the other, in an order that the dtype decides."""
+    return gate(p) - r if p.dtype == torch.float32 else r - gate(p)
+
+
+def pair_by_dtype(p: torch.Tensor, r: torch.Tensor) -> Any:
+    """Return two in an order that the dtype decides."""
+    more = gate(p) + r
+    pair = more, more * 2
+    return pair if p.dtype == torch.float32 else pair[::-1]
+
+
+@pytest.mark.parametrize("pattern", [less_by_dtype, pair_by_dtype])
+def test_a_pattern_that_is_wired_otherwise_on_what_was_found_is_another(
+    pattern: Callable[..., Any], fuser: Fuser
+) -> None:
+    """Though it has the same calls in the same order: it fires in float32 and leaves bfloat16 as it is."""
+    fusion = Fusion(
+        name="own", pattern=pattern, replacement=pattern, example=lambda: (torch.empty(2, 8), torch.empty(2, 4))
+    )
+
+    def program(p: torch.Tensor, r: torch.Tensor) -> Any:
+        """Do what the pattern does in float32."""
+        more = gate(p) + r
+        return gate(p) - r if pattern is less_by_dtype else (more, more * 2)
+
+    fuser(program, *TWO, passes=[fusion])
+    assert fuser.ran("own").changes == 1
+    half = X.bfloat16(), Y.bfloat16()
+    assert same_bits(fuser(program, *half, passes=[fusion]), program(*half))
+    (miss,) = fuser.ran("own").near_misses
+    assert miss.reason == "on these arguments the pattern is another graph"
+
+
+def test_one_tensor_may_stand_for_two_parameters(fuser: Fuser) -> None:
+    """Beside a place where two do, in either order."""
+    fusion = own(lambda p, r: gate(p) * (p + r)[:, :4], X, X)
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        """Add a tensor to itself, and to another."""
+        return gate(x) * (x + x)[:, :4], gate(y) * (y + x)[:, :4], gate(x) * (x + x)[:, :4]
+
+    got = fuser(program, X, X + 1, passes=[fusion])
+    assert fuser.ran("own").changes == 3
+    assert same_bits(got, tuple(each + 1 for each in program(X, X + 1)))
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same", "same_beside_whole_numbers"),
     [

@@ -14,6 +14,7 @@ from vllm_ir.compile.passes.nearness import is_near
 from vllm_ir.compile.passes.reading import Reader, ports_of
 from vllm_ir.compile.passes.skeleton import draw, joined
 from vllm_ir.compile.passes.surroundings import Outcome
+from vllm_ir.compile.passes.wiring import rewired
 from vllm_ir.compile.tracing import describe, splice
 from vllm_ir.graphs import NearMiss
 from vllm_ir.log import logger
@@ -175,7 +176,10 @@ class _Sweep:
     def _differences(self, form: Form, match: Match, values: Sequence[Any]) -> str | None:
         """Return in what the graph differs from what the pattern is on what was found, or None."""
         pattern, _ = self._draw(form, "pattern", values)
-        return pattern if isinstance(pattern, str) else differences(pattern, form.skeleton, match, self._reader)
+        if isinstance(pattern, str):
+            return pattern
+        parts = pattern, form.skeleton, match, self._reader
+        return differences(*parts) or rewired(*parts)
 
     def _overruled(self, form: Form, replacement: Skeleton) -> str | None:
         """Return which provider that a user named would be passed over, or None."""
