@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 from vllm_ir import errors, ops
 from vllm_ir.isolation import isolated
+from vllm_ir.kernel_results import REMEMBERED
 from vllm_ir.staging import transaction
 
 if TYPE_CHECKING:
@@ -209,14 +210,57 @@ def test_what_does_not_lie_side_by_side_is_left_alone(made: dict[str, tuple[Torc
 def test_one_tensor_donated_twice_is_left_alone(made: dict[str, tuple[TorchOp, Kernel]]) -> None:
     """Two results cannot lie in it; that holds for two views of it as well, and under Dynamo for the tensor itself."""
     torch_op, _ = made["pair"]
-    both = torch.randn(2, 8)
+    both = torch.randn(3, 8)
     before = both.clone()
     same(torch_op.donating(both, both), kernelled_pair(before, before))
-    same(torch_op.donating(both[0], both[1]), kernelled_pair(before[0], before[1]))
+    same(torch_op.donating(both[:], both[:]), kernelled_pair(before, before))
+    same(torch_op.donating(both[:2], both[1:]), kernelled_pair(before[:2], before[1:]))
     torch.compiler.reset()
     compiled = torch.compile(lambda x: torch_op.donating(x, x), backend="aot_eager", fullgraph=True)
     same(compiled(both), kernelled_pair(before, before))
     same(both, before)
+
+
+def test_neighbours_in_one_memory_are_written(made: dict[str, tuple[TorchOp, Kernel]]) -> None:
+    """Rows beside each other share a storage and no element, so each can hold a result."""
+    both = torch.randn(2, 8)
+    wanted = kernelled_pair(both[0].clone(), both[1].clone())
+    same(made["pair"][0].donating(both[0], both[1]), wanted)
+    same(tuple(both), wanted)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_what_another_argument_lies_in_is_left_alone(made: dict[str, tuple[TorchOp, Kernel]], *, traced: bool) -> None:
+    """A tensor that is only read shares the memory of the one that may be written."""
+    torch_op, kernel = made["three"]
+    memory = torch.randn(TOKENS + 1, 8)
+    before = memory.clone()
+    kernel.calls.clear()
+
+    def run(memory: torch.Tensor) -> Any:
+        """Donate a part of a memory that the other argument reaches into."""
+        return torch_op.donating(memory[:-1], memory[1:])
+
+    if traced:
+        graph = make_fx(run, tracing_mode="fake")(memory)
+        assert [str(node.target) for node in graph.graph.nodes if "kernelled" in str(node.target)] == [
+            "kernelled.kernelled_three.default"
+        ]
+    else:
+        same(run(memory), kernelled_three(before[:-1], before[1:]))
+        assert [donated for _, donated in kernel.calls] == [False]
+    same(memory, before)
+
+
+def test_dynamo_sees_an_argument_that_is_given_twice(made: dict[str, tuple[TorchOp, Kernel]]) -> None:
+    """It is told by what is the same, without a guard on anything else."""
+    torch_op, _ = made["three"]
+    torch.compiler.reset()
+    x = torch.randn(TOKENS, 8)
+    before = x.clone()
+    compiled = torch.compile(lambda x: torch_op.donating(x, x), backend="aot_eager", fullgraph=True, dynamic=True)
+    same(compiled(x), kernelled_three(before, before))
+    same(x, before)
 
 
 @pytest.mark.parametrize("name", WRITING)
@@ -269,6 +313,112 @@ def test_there_is_no_gradient(made: dict[str, tuple[TorchOp, Kernel]], name: str
     result = several(made[name][0](args[0].requires_grad_(), *args[1:]))[-1]
     with pytest.raises(RuntimeError, match="no autograd formula was registered"):
         result.sum().backward()
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_donating_gives_no_false_gradient(made: dict[str, tuple[TorchOp, Kernel]], name: str) -> None:
+    """What would be written keeps the history of what it was; so nothing is, and torch says that there is none."""
+    torch_op, kernel = made[name]
+    leaves = arguments(name)
+    before = clones(leaves)
+    given = [leaf.requires_grad_() * 1 for leaf in leaves]
+    kernel.calls.clear()
+    results = several(torch_op.donating(*given))
+    assert [donated for _, donated in kernel.calls] == [False]
+    with pytest.raises(RuntimeError, match="no autograd formula was registered"):
+        results[-1].sum().backward()
+    with torch.no_grad():
+        same(torch_op.donating(*given), NATIVES[name](*before))
+    assert [donated for _, donated in kernel.calls] == [False, True]
+
+
+# What a kernel returns, and where.
+
+
+def summed_into_x(x: torch.Tensor, r: torch.Tensor, factor: float, donated: bool) -> tuple[torch.Tensor, ...]:
+    """Return a new product, and the sum in the other activation."""
+    total = x.add_(r) if donated else x + r
+    return total * factor, total
+
+
+def swapped(x: torch.Tensor, r: torch.Tensor, factor: float, donated: bool) -> tuple[torch.Tensor, ...]:
+    """Return both in each other's places."""
+    total = x.add_(r) if donated else x + r
+    product = total * factor
+    return (r.copy_(product) if donated else product), total
+
+
+def in_views(x: torch.Tensor, r: torch.Tensor, factor: float, donated: bool) -> tuple[torch.Tensor, ...]:
+    """Return views of each other's places."""
+    return tuple(each[:] if donated else each for each in swapped(x, r, factor, donated))
+
+
+def in_place_views(x: torch.Tensor, r: torch.Tensor, factor: float, donated: bool) -> tuple[torch.Tensor, ...]:
+    """Return views of their own places."""
+    total = r.add_(x) if donated else x + r
+    product = total * factor
+    return (x.copy_(product)[:] if donated else product), total[:] if donated else total
+
+
+ELSEWHERE: dict[str, Callable[..., Any]] = {
+    each.__name__: each for each in (summed_into_x, swapped, in_views, in_place_views)
+}
+
+
+@pytest.mark.parametrize("how", ELSEWHERE)
+@pytest.mark.parametrize("writes", ["both", "the sum"])
+def test_results_lie_in_their_places_wherever_they_were_returned(how: str, writes: str) -> None:
+    """None is copied over another one that waits to be copied."""
+    with isolated():
+        op = vllm_ir.register_op(name=f"kernelled_{how}_{writes[-3:]}", allow_inplace=True)(kernelled_pair)
+        written = None if writes == "both" else SUM
+        kernel = ELSEWHERE[how]
+        if writes != "both":
+            kernel = without_x(kernel)
+        torch_op = vllm_ir.make_torch_op(op, kernel, namespace=SPACE, writes=written)
+    args = arguments("pair")
+    wanted = kernelled_pair(*clones(args))
+    got = torch_op.donating(*args)
+    same(got, wanted)
+    assert got[1] is args[1]
+    assert writes != "both" or got[0] is args[0]
+
+
+def without_x(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel that leaves x alone, as one has to that may write the residual only."""
+
+    def run(x: torch.Tensor, *more: Any) -> Any:
+        """Give it a copy."""
+        return kernel(x.clone(), *more)
+
+    return run
+
+
+def test_a_graphs_argument_may_lie_in_what_it_writes(made: dict[str, tuple[TorchOp, Kernel]]) -> None:
+    """Torch makes no other graph for such a call, so the kernel is not let write there, and its results are copied."""
+    torch_op, kernel = made["three"]
+    graph = make_fx(torch_op.donating, tracing_mode="fake")(*arguments("three"))
+    memory = torch.randn(TOKENS + 1, 8)
+    before = memory.clone()
+    kernel.calls.clear()
+    same(graph(memory[:-1], memory[1:]), kernelled_three(before[:-1], before[1:]))
+    assert kernel.calls[-1][1] is False
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_two_results_in_one_memory_are_refused_by_a_graph(made: dict[str, tuple[TorchOp, Kernel]], shift: int) -> None:
+    """One that was made for separate tensors is given two views; silence would be a wrong result."""
+    torch_op, _ = made["pair"]
+    graph = make_fx(torch_op.donating, tracing_mode="fake")(*arguments("pair"))
+    memory = torch.randn(TOKENS + 1, 8)
+    with pytest.raises(errors.SharedDonation) as caught:
+        graph(memory[:TOKENS], memory[shift : TOKENS + shift])
+    assert str(caught.value) == (
+        "Torch op 'kernelled::kernelled_pair_' of op 'kernelled_pair' writes 'x' and 'x_residual', which lie in the"
+        " same memory: it cannot hold both results. A graph that was made for tensors of their own is not made anew for"
+        " such; donate copies, or call the op without donating."
+    )
+    assert str(copied(caught.value)) == str(caught.value)
 
 
 # The ops of core, whose natives are the fakes.
@@ -471,6 +621,26 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[errors.IrError], str]] = {
         errors.BadValue,
         f"{WHO_ELSE}: writes is ['weight'], wanted some of the activations ('x', 'x_residual').",
     ),
+    "writes as a number": (
+        {"op": HALF_OF_CORE, "writes": 5},
+        errors.BadValue,
+        f"{WHO_ELSE}: writes is 5, wanted some of the activations ('x', 'x_residual').",
+    ),
+    "writes as numbers": (
+        {"op": HALF_OF_CORE, "writes": [0]},
+        errors.BadValue,
+        f"{WHO_ELSE}: writes is [0], wanted some of the activations ('x', 'x_residual').",
+    ),
+    "device as a number": (
+        {"device_types": 5},
+        errors.BadValue,
+        f"{WHO}: device_types is 5, wanted device types of torch, such as 'cuda'.",
+    ),
+    "devices as numbers": (
+        {"device_types": [1]},
+        errors.BadValue,
+        f"{WHO}: device_types is 1, wanted device types of torch, such as 'cuda'.",
+    ),
     "writes as one text": (
         {"op": HALF_OF_CORE, "writes": "x"},
         errors.BadValue,
@@ -486,6 +656,57 @@ def test_a_mistake_is_a_sentence_and_defines_nothing(mistake: str) -> None:
     with pytest.raises(kind, match=re.escape(sentence)):
         make(**given)
     assert not hasattr(torch.ops.kernelled_mistakes, given.get("op", "rms_norm"))
+
+
+def test_an_op_is_no_number() -> None:
+    """It is asked for by its name, or is itself."""
+    with pytest.raises(errors.BadValue) as caught:
+        make(5)
+    assert str(caught.value) == "A torch op in namespace 'kernelled_mistakes': op is 5, wanted an op or its name."
+
+
+@pytest.mark.parametrize(
+    ("namespace", "reason"),
+    [
+        ("load_library", "torch.ops has an attribute of that name"),
+        ("loaded_libraries", "torch.ops has an attribute of that name"),
+        ("_dir", "torch.ops has an attribute of that name"),
+        ("higher_order", "torch.ops has an attribute of that name"),
+        ("__name__", "torch.ops has an attribute of that name"),
+        ("aten", "torch has ops of its own there; choose another"),
+        ("prims", "torch has ops of its own there; choose another"),
+        ("c10d", "torch has ops of its own there; choose another"),
+        ("torch", "torch has ops of its own there; choose another"),
+        ("vllm_ir", "vllm-ir has ops of its own there; choose another"),
+    ],
+)
+def test_a_namespace_that_is_somebodys_is_refused(namespace: str, reason: str) -> None:
+    """Before anything is defined in it, or torch.ops asked for it."""
+    before = set(vars(torch.ops))
+    with pytest.raises(errors.BadName) as caught:
+        make(namespace=namespace)
+    assert str(caught.value) == f"Torch namespace name {namespace!r} is not legal: {reason}. Rename it."
+    assert set(vars(torch.ops)) == before
+
+
+def test_all_attributes_of_torch_ops_are_refused() -> None:
+    """Whatever this torch has there that is no namespace, and whatever namespace it has ops in from the start."""
+    code = (
+        "import torch\n"
+        "found = {*vars(torch.ops), *dir(type(torch.ops))}\n"
+        "found |= {schema.name.split('::')[0] for schema in torch._C._jit_get_all_schemas()}\n"
+        "from vllm_ir.names import check_torch_namespace\n"
+        "from vllm_ir.errors import BadName\n"
+        "def legal(name):\n"
+        "    try:\n"
+        "        check_torch_namespace(name)\n"
+        "    except BadName:\n"
+        "        return False\n"
+        "    return True\n"
+        "print(sorted(filter(legal, found)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
 def test_a_second_definition_is_refused(made: dict[str, tuple[TorchOp, Kernel]]) -> None:
@@ -526,8 +747,104 @@ def test_a_result_that_does_not_fit_where_it_is_to_lie_is_an_error() -> None:
     with pytest.raises(errors.UnfitResult) as caught:
         torch_op.donating(*arguments("three"))
     assert str(caught.value) == (
-        "Torch op 'kernelled::kernelled_unfit_': the kernel of op 'kernelled_unfit' returned torch.float32 [3, 1] for"
-        " 'x', which is torch.float32 [3, 8]. Name in writes=[...] the activations that its last results come to lie"
-        " in."
+        "Torch op 'kernelled::kernelled_unfit_': kernel 'Kernel' of op 'kernelled_unfit' returned torch.float32 [3, 1]"
+        " on cpu as result 2 of 3, wanted torch.float32 [3, 8] on cpu as 'x' is. Name in writes=[...] the activations"
+        " that its last results come to lie in."
     )
     assert str(copied(caught.value)) == str(caught.value)
+
+
+def first_of(change: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
+    """Return a kernel that changes the first of two results."""
+
+    def kernel(*args: Any) -> Any:
+        """Compute as native does."""
+        product, total = kernelled_pair(*args[:3])
+        return change(product), total
+
+    return kernel
+
+
+def whole(change: Callable[[tuple[torch.Tensor, ...]], Any]) -> Callable[..., Any]:
+    """Return a kernel that changes all of its results."""
+
+    def kernel(*args: Any) -> Any:
+        """Compute as native does."""
+        return change(kernelled_pair(*args[:3]))
+
+    return kernel
+
+
+TOLD = "torch.float32 [3, 8], contiguous"
+UNFIT: dict[str, tuple[Callable[..., Any], str, str]] = {
+    "few": (whole(lambda results: results[0]), "1 result", "2 results"),
+    "many": (whole(lambda results: (*results, results[0].clone())), "3 results", "2 results"),
+    "none": (whole(lambda _: None), "None", "2 results"),
+    "number": (first_of(lambda _: 5), "int as result 1 of 2", "a tensor"),
+    "array": (first_of(lambda x: x.numpy()), "ndarray as result 1 of 2", "a tensor"),
+    "dtype": (first_of(lambda x: x.bfloat16()), "torch.bfloat16 [3, 8] on cpu as result 1 of 2", TOLD),
+    "dims": (first_of(lambda x: x.view(-1)), "torch.float32 [24] on cpu as result 1 of 2", TOLD),
+    "sizes": (first_of(lambda x: x[:2].clone()), "torch.float32 [2, 8] on cpu as result 1 of 2", TOLD),
+    "device": (first_of(lambda x: x.to("meta")), "torch.float32 [3, 8] on meta as result 1 of 2", f"{TOLD} on cpu"),
+    "layout": (
+        first_of(lambda x: x.t().contiguous().t()),
+        "torch.float32 [3, 8] on cpu, not contiguous as result 1 of 2",
+        TOLD,
+    ),
+}
+
+
+@pytest.mark.parametrize("how", UNFIT)
+@pytest.mark.parametrize("inplace", [False, True])
+def test_a_result_that_is_not_as_torch_was_told_is_an_error(how: str, *, inplace: bool) -> None:
+    """Compiled code would read past it, or its bits as another dtype; both forms say what came and what was told."""
+    kernel, got, wanted = UNFIT[how]
+    name = f"kernelled_told_{how}_{'written' if inplace else 'new'}"
+    with isolated():
+        op = vllm_ir.register_op(name=name, allow_inplace=True)(kernelled_pair)
+        torch_op = vllm_ir.make_torch_op(op, kernel, namespace=SPACE, writes=SUM if inplace else ())
+    with pytest.raises(errors.UnfitResult) as caught:
+        (torch_op.donating if inplace else torch_op)(*arguments("pair"))
+    assert str(caught.value) == (
+        f"Torch op 'kernelled::{name}{'_' if inplace else ''}': kernel 'kernel' of op {name!r} returned {got}, wanted"
+        f" {wanted}. Let it return what the op's fake promises, or tell make_torch_op by fake= what it returns."
+    )
+    assert str(copied(caught.value)) == str(caught.value)
+
+
+def test_beyond_so_many_sizes_the_kind_is_checked() -> None:
+    """What is promised is worked out for a number of sizes, and never forgotten is what a result is at all."""
+    asked = []
+
+    def fake(x: torch.Tensor, factor: float) -> torch.Tensor:
+        """Tell what the result is like."""
+        asked.append(factor)
+        return x.new_empty(x.shape)
+
+    def kernel(x: torch.Tensor, factor: float) -> torch.Tensor:
+        """Return another dtype for the largest."""
+        return (x * factor).to(torch.float64 if len(x) > REMEMBERED + 1 else x.dtype)
+
+    with isolated():
+        op = vllm_ir.register_op(name="kernelled_many_sizes")(kernelled_one)
+        torch_op = vllm_ir.make_torch_op(op, kernel, namespace=SPACE, fake=fake)
+    for _ in range(2):
+        for rows in range(1, REMEMBERED + 2):
+            same(torch_op(torch.ones(rows, 2)), torch.full((rows, 2), 2.0))
+    assert len(asked) == REMEMBERED
+    with pytest.raises(errors.UnfitResult, match="of 2 dimensions, contiguous"):
+        torch_op(torch.ones(REMEMBERED + 2, 2))
+    same(torch_op(torch.ones(2)), torch.full((2,), 2.0))
+    assert len(asked) == REMEMBERED + 1
+
+
+def test_a_list_of_results_is_as_good_as_a_tuple() -> None:
+    """And one result may come in either."""
+    with isolated():
+        pair = vllm_ir.register_op(name="kernelled_listed")(kernelled_pair)
+        one = vllm_ir.register_op(name="kernelled_listed_one")(kernelled_one)
+        listed = vllm_ir.make_torch_op(pair, whole(list), namespace=SPACE)
+        single = vllm_ir.make_torch_op(one, lambda x, factor: [x * factor], namespace=SPACE)
+    args = arguments("pair")
+    same(listed(*args), kernelled_pair(*args))
+    same(single(args[0]), kernelled_one(args[0]))

@@ -12,10 +12,12 @@ import torch
 
 import vllm_ir.ops  # noqa: F401 - the ops of core are found by name once they are registered
 from vllm_ir import runtime
+from vllm_ir.compile.torch_fakes import fake_mode
 from vllm_ir.compile.torch_version import storage_of
 from vllm_ir.errors import BadValue, NoInplaceForm, TorchNameTaken
 from vllm_ir.kernel_forms import KernelForms
-from vllm_ir.names import check_name
+from vllm_ir.memory import lie_apart
+from vllm_ir.names import check_torch_namespace
 from vllm_ir.op import IrOp
 from vllm_ir.staging import open_staging
 
@@ -53,7 +55,8 @@ class TorchOp:
     def donating(self, *args: Any) -> Any:
         """Return the results with the written activations among them.
 
-        Those that are not contiguous, or share their memory, are left alone, and all results are new tensors.
+        They are left alone, and all results are new tensors, where one is not contiguous, where another tensor of the
+        call shares their memory, and where a gradient is wanted, which torch then says that there is none of.
 
         Raises:
             NoInplaceForm: there is no form that writes.
@@ -61,7 +64,7 @@ class TorchOp:
         if self.inplace is None:
             raise NoInplaceForm(op=self._op, name=self.name)
         written = [args[place] for place in self._written]
-        if not all(dense(each) for each in written) or _in_one_memory(written):
+        if not all(dense(each) for each in written) or not _apart(args, self._written) or _want_gradient(args):
             return self.functional(*args)
         left = self.inplace(*args)
         results = (*(left if self._left > 1 else (left,) * self._left), *written)
@@ -98,18 +101,22 @@ def make_torch_op(
 
     Raises:
         UnknownOp: no op of that name is registered.
-        BadName: the namespace is not legal.
+        BadName: the namespace is not legal, or torch.ops or torch itself uses it.
         BadValue: an argument is not what it should be.
         TorchNameTaken: torch has an op of that name in this namespace.
     """
-    name = f"{check_name(namespace, 'Torch namespace')}::{op.name if isinstance(op, IrOp) else op}"
+    check_torch_namespace(namespace)
+    name = f"{namespace}::{op.name if isinstance(op, IrOp) else op}"
     who = f"torch op {name!r}"
+    if not isinstance(op, (str, IrOp)):
+        raise BadValue(
+            who=f"A torch op in namespace {namespace!r}", field="op", got=repr(op), wanted="an op or its name"
+        )
     functions: dict[str, object] = {"kernel": kernel, **({} if fake is None else {"fake": fake})}
     for field, function in functions.items():
         if not callable(function):
             raise BadValue(who=who, field=field, got=repr(function), wanted="a function of the op's arguments")
-    for device in (device_types,) if isinstance(device_types, str) else device_types or ():
-        _check_device(who, device)
+    _check_devices(who, device_types)
     known = _find(op)
     if known.allow_inplace:
         written = _written(known, who, writes)
@@ -120,7 +127,7 @@ def make_torch_op(
     for taken in (known.name, *([f"{known.name}_"] if written else ())):
         if hasattr(getattr(torch.ops, namespace), taken):
             raise TorchNameTaken(op=known.name, name=f"{namespace}::{taken}")
-    forms = KernelForms(known, name, kernel, fake, written)
+    forms = KernelForms(known, name, kernel, fake, written, fake_mode)
     functional = torch.library.custom_op(
         name, forms.run, mutates_args=(), device_types=device_types, schema=known.declaration.schema
     )
@@ -145,25 +152,55 @@ def dense(x: torch.Tensor) -> bool:
     return strides[-1] == 1 and all(strides[i] == strides[i + 1] * sizes[i + 1] for i in range(x.dim() - 1))
 
 
-def _in_one_memory(tensors: list[torch.Tensor]) -> bool:
-    """Tell whether two of some tensors share their memory; Dynamo knows nothing of memory, and is not asked."""
+def _apart(args: Sequence[Any], written: Sequence[int]) -> bool:
+    """Tell whether what may be written shares no memory with another tensor of a call.
+
+    Dynamo knows nothing of memory and is asked for identity alone, and fake tensors have theirs but no addresses.
+    """
+    tensors = _tensors(args)
     if is_dynamo_compiling():
-        return any(one is other for i, one in enumerate(tensors) for other in tensors[:i])
-    return len({storage_of(each) for each in tensors}) < len(tensors)
+        return all(sum(other is args[place] for _, other in tensors) == 1 for place in written)
+    if all(type(each) in (torch.Tensor, torch.nn.Parameter) for _, each in tensors):
+        return lie_apart(args, written)
+    homes = [(place, storage_of(each)) for place, each in tensors]
+    mine = [home for place, home in homes if place in written]
+    others = {home for place, home in homes if place not in written}
+    return len(set(mine)) == len(mine) and others.isdisjoint(mine)
 
 
-def _check_device(who: str, device: str) -> None:
-    """Raise unless torch knows a type of devices of that name, before anything is defined.
+def _want_gradient(args: Sequence[Any]) -> bool:
+    """Tell whether a call's results are to have a gradient."""
+    return torch.is_grad_enabled() and any(each.requires_grad for _, each in _tensors(args))
+
+
+def _tensors(args: Sequence[Any]) -> list[tuple[int, torch.Tensor]]:
+    """Return the tensors of a call, those in lists among them, with the places of their arguments."""
+    return [
+        (place, each)
+        for place, arg in enumerate(args)
+        for each in (arg if isinstance(arg, (list, tuple)) else (arg,))
+        if isinstance(each, torch.Tensor)
+    ]
+
+
+def _check_devices(who: str, device_types: object) -> None:
+    """Raise unless torch knows types of devices of these names, before anything is defined.
 
     Raises:
         BadValue: it does not.
     """
-    try:
-        if torch.device(device).index is None:
-            return
-    except RuntimeError:
-        pass
-    raise BadValue(who=who, field="device_types", got=repr(device), wanted="device types of torch, such as 'cuda'")
+    wanted = "device types of torch, such as 'cuda'"
+    if device_types is None:
+        return
+    if not isinstance(device_types, (str, list, tuple, set, frozenset)):
+        raise BadValue(who=who, field="device_types", got=repr(device_types), wanted=wanted)
+    for device in (device_types,) if isinstance(device_types, str) else device_types:
+        try:
+            if isinstance(device, str) and torch.device(device).index is None:
+                continue
+        except RuntimeError:
+            pass
+        raise BadValue(who=who, field="device_types", got=repr(device), wanted=wanted)
 
 
 def _find(op: str | IrOp) -> IrOp:
@@ -191,6 +228,6 @@ def _written(op: IrOp, who: str, writes: Sequence[str] | None) -> tuple[int, ...
     names = op.declaration.activations
     if writes is None:
         return op.declaration.activation_indices
-    if isinstance(writes, str) or not set(writes) <= set(names):
+    if not isinstance(writes, (list, tuple, set, frozenset)) or any(each not in names for each in writes):
         raise BadValue(who=who, field="writes", got=repr(writes), wanted=f"some of the activations {names}")
     return tuple(i for i, name in enumerate(op.declaration.signature.names) if name in writes)

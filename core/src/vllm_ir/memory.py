@@ -38,6 +38,14 @@ def lie_apart(args: Sequence[Any], written: Sequence[int]) -> bool:
     )
 
 
+def share(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors with strides lie in the same memory, be it only between each other's elements."""
+    if not one.numel() or not other.numel():
+        return False
+    mine, others = span(one), span(other)
+    return mine[0] < others[1] and others[0] < mine[1]
+
+
 def span(x: Tensor) -> tuple[int, int]:
     """Return the addresses between which the elements of a tensor lie, the second behind the last of them."""
     begin = x.data_ptr()

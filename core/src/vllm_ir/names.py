@@ -23,6 +23,22 @@ RESERVED_PREFIX: Final = "_ir_"
 TAKEN_BY_TORCH: Final = ("name", "_dir")
 """What a namespace of torch.ops calls its own attributes; an op of that name would take them away from it."""
 
+TORCH_NAMESPACES: Final = frozenset(
+    (
+        *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_quantized", "_test", "aten"),
+        *("c10d", "c10d_functional", "debug_mode_ops", "debugprims", "export", "fsdp", "inductor", "inductor_prims"),
+        *("mkl", "mkldnn", "mkldnn_prepacked", "onednn", "onnx", "prim", "prims", "profiler", "quantization"),
+        *("quantized", "quantized_decomposed", "rngprims", "sparse", "static_runtime", "streams", "symm_mem", "torch"),
+    )
+)
+"""Where torch has ops of its own, read out of torch 2.11 to 2.14, with those that it defines when they are imported."""
+
+TAKEN_BY_TORCH_OPS: Final = frozenset(("_dir", "higher_order", "import_module", "load_library", "loaded_libraries"))
+"""What torch.ops itself has for attributes that are no namespace for ops; those between underscores come to them."""
+
+OUR_NAMESPACES: Final = frozenset(("vllm_ir", "vllm_ir_core", "vllm_ir_native"))
+"""Where vllm-ir has its ops."""
+
 TAKEN_BY_OPS: Final = (
     *("activation", "annotations", "checks", "fused_activation", "fused_quantization", "fused_rotary", "layernorm"),
     *("quantization", "rotary", "runtime"),
@@ -48,6 +64,23 @@ def check_name(name: object, kind: str) -> str:
     if keyword.iskeyword(name):
         raise BadName(kind=kind, name=name, reason="it is a keyword of Python")
     return name
+
+
+def check_torch_namespace(name: object) -> str:
+    """Return the name if torch ops of a provider may have it for their namespace.
+
+    Raises:
+        BadName: it is not legal, or torch.ops, torch or vllm-ir uses it.
+    """
+    legal = check_name(name, "Torch namespace")
+    reason = None
+    if legal in TAKEN_BY_TORCH_OPS or legal.startswith("__"):
+        reason = "torch.ops has an attribute of that name"
+    elif legal in TORCH_NAMESPACES or legal in OUR_NAMESPACES:
+        reason = f"{'vllm-ir' if legal in OUR_NAMESPACES else 'torch'} has ops of its own there; choose another"
+    if reason is not None:
+        raise BadName(kind="Torch namespace", name=legal, reason=reason)
+    return legal
 
 
 def normalise(name: str) -> str:

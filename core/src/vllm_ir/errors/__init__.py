@@ -5,7 +5,8 @@ IrError
 │                                    SchemaMismatch, PredicateMismatch, BadValue, UnknownActivation, InplaceOutputs,
 │                                    InplaceNotAllowed, DuplicateOp, DuplicateImplementation, TornDeclaration,
 │                                    RetiredOp, DefinedElsewhere, UnregisteredOp, CalledWhileLoading, TorchNameTaken,
-│                                    NoInplaceForm, UnfitResult, MissingGenerator, MissingTolerance
+│                                    NoInplaceForm, UnfitResult, SharedDonation, MissingGenerator,
+│                                    MissingTolerance
 ├── ConfigurationError (ValueError)  a user's mistake: UnknownOp, UnknownProvider, ProviderLacksOp, NoParts,
 │                                    UnusableProvider, MalformedPriority, MalformedVariable, MalformedSettings,
 │                                    UnknownPlatform;
@@ -118,7 +119,7 @@ from vllm_ir.errors.hooks import (
     UnmarkedHook,
     WarmUpFailed,
 )
-from vllm_ir.errors.kernels import NoInplaceForm, TorchNameTaken, UnfitResult
+from vllm_ir.errors.kernels import NoInplaceForm, SharedDonation, TorchNameTaken, UnfitResult
 from vllm_ir.errors.lock import (
     Difference,
     LockMismatch,
@@ -252,6 +253,7 @@ __all__ = [
     "SchemaMismatch",
     "SelectionError",
     "SelectionsDiffer",
+    "SharedDonation",
     "TorchMissing",
     "TorchNameTaken",
     "TornDeclaration",

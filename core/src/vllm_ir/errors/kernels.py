@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from vllm_ir.errors.base import DeclarationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class TorchNameTaken(DeclarationError):
@@ -32,16 +37,32 @@ class NoInplaceForm(DeclarationError):
 
 
 class UnfitResult(DeclarationError):
-    """A kernel's result that is not like the activation which it is to lie in."""
+    """A kernel's result that is not what torch was told, or not like the activation which it is to lie in."""
 
-    def __init__(self, *, op: str, name: str, parameter: str, got: str, wanted: str) -> None:
-        self.op, self.name, self.parameter, self.got, self.wanted = op, name, parameter, got, wanted
+    def __init__(self, *, op: str, name: str, kernel: str, got: str, wanted: str, fix: str) -> None:
+        self.op, self.name, self.kernel, self.got, self.wanted, self.fix = op, name, kernel, got, wanted, fix
         super().__init__(
-            f"Torch op {name!r}: the kernel of op {op!r} returned {got} for {parameter!r}, which is {wanted}."
-            " Name in writes=[...] the activations that its last results come to lie in.",
+            f"Torch op {name!r}: kernel {kernel!r} of op {op!r} returned {got}, wanted {wanted}. {fix}",
             op=op,
             name=name,
-            parameter=parameter,
+            kernel=kernel,
             got=got,
             wanted=wanted,
+            fix=fix,
+        )
+
+
+class SharedDonation(DeclarationError):
+    """A graph that writes two tensors, and is given two that lie in the same memory."""
+
+    def __init__(self, *, op: str, name: str, parameters: Sequence[str]) -> None:
+        self.op, self.name, self.parameters = op, name, tuple(parameters)
+        one, other = self.parameters
+        super().__init__(
+            f"Torch op {name!r} of op {op!r} writes {one!r} and {other!r}, which lie in the same memory: it cannot hold"
+            " both results. A graph that was made for tensors of their own is not made anew for such; donate copies,"
+            " or call the op without donating.",
+            op=op,
+            name=name,
+            parameters=self.parameters,
         )
