@@ -206,7 +206,7 @@ def halved(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int 
 @pytest.mark.parametrize(
     ("function", "cause"),
     [
-        (opaque, "cannot be put into a graph.* Wrap the kernel as a torch.library.custom_op"),
+        (opaque, "cannot be put into a graph.* Make the kernel one node of it by vllm_ir.make_torch_op"),
         (by_batch, "7"),
         (halved, r"the shape is \[4, 8\], wanted \[4, 16\]. Let it return what native returns"),
     ],
@@ -220,7 +220,7 @@ def test_what_cannot_be_traced(compiled: Any, function: Any, cause: str) -> None
     assert isinstance(error, UntraceableImplementation)
     assert (error.op, error.provider) == ("rms_norm", "probe")
     assert re.search(cause, str(error))
-    assert ("custom_op" in str(error)) is (function is not halved)
+    assert ("make_torch_op" in str(error)) is (function is not halved)
 
 
 def test_what_cannot_be_traced_and_was_not_named(compiled: Any, caplog: pytest.LogCaptureFixture) -> None:

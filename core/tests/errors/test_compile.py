@@ -35,7 +35,7 @@ ERRORS: list[tuple[IrError, type, list[str]]] = [
     (
         UntraceableImplementation(op="norm", provider="fast", cause="RuntimeError: no data", where=WHERE),
         SelectionError,
-        ["'norm'", "'fast'", "model.py:7", "RuntimeError: no data", "custom_op"],
+        ["'norm'", "'fast'", "model.py:7", "RuntimeError: no data", "vllm_ir.make_torch_op"],
     ),
     (
         WrongResults(got=["torch.float32[4, 8]"], wanted=["torch.float32[4, 16]"]),

@@ -60,7 +60,9 @@ class BatchGuard(DeclarationError):
         )
 
 
-WRAP: Final = "Wrap the kernel as a torch.library.custom_op with a fake; eager calls need none."
+WRAP: Final = (
+    "Make the kernel one node of it by vllm_ir.make_torch_op, for calls that are traced; eager calls need none."
+)
 """What helps where a kernel cannot run on fake tensors."""
 
 
