@@ -16,8 +16,8 @@ from vllm_ir.errors import UnfitResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-REMEMBERED: Final = 64
-"""For how many calls of other sizes an op's promises are worked out and kept."""
+REMEMBERED: Final = 16
+"""For how many calls of other sizes an op's promises are worked out and kept; one takes some milliseconds."""
 
 _BY_FAKE: Final = "Let it return what the op's fake promises, or tell make_torch_op by fake= what it returns."
 _BY_WRITES: Final = "Name in writes=[...] the activations that its last results come to lie in."
