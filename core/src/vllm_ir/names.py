@@ -31,7 +31,7 @@ TORCH_NAMESPACES: Final = frozenset(
         *("quantized", "quantized_decomposed", "rngprims", "sparse", "static_runtime", "streams", "symm_mem", "torch"),
     )
 )
-"""Where torch has ops of its own, read out of torch 2.11 to 2.14, with those that it defines when they are imported."""
+"""Where torch has ops of its own, read out of torch 2.13, with some that it defines when they are imported."""
 
 TAKEN_BY_TORCH_OPS: Final = frozenset(("_dir", "higher_order", "import_module", "load_library", "loaded_libraries"))
 """What torch.ops itself has for attributes that are no namespace for ops; those between underscores come to them."""
