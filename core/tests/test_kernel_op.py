@@ -17,7 +17,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 from vllm_ir import errors, ops
 from vllm_ir.isolation import isolated
-from vllm_ir.kernel_results import REMEMBERED
 from vllm_ir.staging import transaction
 
 if TYPE_CHECKING:
@@ -812,8 +811,8 @@ def test_a_result_that_is_not_as_torch_was_told_is_an_error(how: str, *, inplace
     assert str(copied(caught.value)) == str(caught.value)
 
 
-def test_beyond_so_many_sizes_the_kind_is_checked() -> None:
-    """What is promised is worked out for a number of sizes, and never forgotten is what a result is at all."""
+def test_the_fake_is_asked_once_for_each_combination_of_dtypes() -> None:
+    """It takes milliseconds, and a graph that was compiled pays for every call; how many results there are is seen."""
     asked = []
 
     def fake(x: torch.Tensor, factor: float) -> torch.Tensor:
@@ -821,21 +820,41 @@ def test_beyond_so_many_sizes_the_kind_is_checked() -> None:
         asked.append(factor)
         return x.new_empty(x.shape)
 
-    def kernel(x: torch.Tensor, factor: float) -> torch.Tensor:
-        """Return another dtype for the largest."""
-        return (x * factor).to(torch.float64 if len(x) > REMEMBERED + 1 else x.dtype)
+    def kernel(x: torch.Tensor, factor: float) -> Any:
+        """Return another dtype for what is not float32, and a second result for many rows."""
+        result = (x * factor).to(torch.float32)
+        return (result, result) if len(x) > 8 else result
 
     with isolated():
         op = vllm_ir.register_op(name="kernelled_many_sizes")(kernelled_one)
         torch_op = vllm_ir.make_torch_op(op, kernel, namespace=SPACE, fake=fake)
-    for _ in range(2):
-        for rows in range(1, REMEMBERED + 2):
-            same(torch_op(torch.ones(rows, 2)), torch.full((rows, 2), 2.0))
-    assert len(asked) == REMEMBERED
-    with pytest.raises(errors.UnfitResult, match="of 2 dimensions, contiguous"):
-        torch_op(torch.ones(REMEMBERED + 2, 2))
-    same(torch_op(torch.ones(2)), torch.full((2,), 2.0))
-    assert len(asked) == REMEMBERED + 1
+    for rows in range(1, 9):
+        same(torch_op(torch.ones(rows, 2)), torch.full((rows, 2), 2.0))
+    assert len(asked) == 1
+    with pytest.raises(errors.UnfitResult, match="2 results, wanted 1 result"):
+        torch_op(torch.ones(9, 2))
+    with pytest.raises(errors.UnfitResult, match=r"float32 \[1, 2\] on cpu, wanted torch.float64"):
+        torch_op(torch.ones(1, 2, dtype=torch.float64))
+    assert len(asked) == 2
+
+
+def test_under_autocast_the_fake_is_not_asked() -> None:
+    """Autocast casts what a kernel calls, and the stand-ins of the fake are of no device that it knows."""
+    asked = []
+
+    def fake(x: torch.Tensor, factor: float) -> torch.Tensor:
+        """Tell what the result is like."""
+        asked.append(factor)
+        return x.new_empty(x.shape)
+
+    with isolated():
+        op = vllm_ir.register_op(name="kernelled_autocast")(kernelled_one)
+        torch_op = vllm_ir.make_torch_op(op, kernelled_one, namespace=SPACE, fake=fake)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch_op(torch.ones(2, 2))
+    assert asked == []
+    torch_op(torch.ones(2, 2))
+    assert len(asked) == 1
 
 
 def test_a_list_of_results_is_as_good_as_a_tuple() -> None:

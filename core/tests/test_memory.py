@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 from vllm_ir import ops
-from vllm_ir.memory import lie_apart
+from vllm_ir.memory import lie_apart, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,3 +91,11 @@ def test_parts_do_not_write_what_is_read_behind_them(what: str, home: int, add_p
         assert torch.equal(mine.float(), theirs.float())
     for now, kept in zip(args, before, strict=True):
         assert not isinstance(now, torch.Tensor) or torch.equal(now, kept)
+
+
+def test_views_share_a_storage() -> None:
+    """What has no memory of its own has none to share."""
+    x = torch.ones(2, 3)
+    assert storage_of(x) == storage_of(x.t()) is not None
+    assert storage_of(x) != storage_of(x.clone())
+    assert storage_of(x.to_sparse()) is None

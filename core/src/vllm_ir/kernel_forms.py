@@ -16,7 +16,6 @@ from vllm_ir.signature import infer_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     from vllm_ir.op import IrOp
 
@@ -35,10 +34,8 @@ class KernelForms:
         kernel: Callable[..., Any],
         fake: Callable[..., Any] | None,
         written: tuple[int, ...],
-        faking: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         self._op, self._name, self._kernel, self._fake, self._written = op, name, kernel, fake, written
-        self._faking = faking
         self._defaults = tuple(parameter.default for parameter in op.declaration.signature.parameters)
         outputs = op.declaration.types.outputs
         self.left = len(outputs) - len(written)
@@ -112,8 +109,7 @@ class KernelForms:
 
     def _promise(self, *given: Any) -> Any:
         """Return what the results of a real call are like."""
-        with self._faking():
-            return self.run_fake(*map(_stand_in, given))
+        return self.run_fake(*map(_stand_in, given))
 
     def _refuse_shared(self, targets: list[torch.Tensor]) -> None:
         """Raise if two contiguous tensors lie in the same memory; others may have each other's elements between theirs.
@@ -156,9 +152,9 @@ def _contiguous(value: Any) -> Any:
 
 
 def _stand_in(value: Any) -> Any:
-    """Return a tensor of the same kind that a mode makes a fake one; anything else as it is."""
+    """Return a tensor of the same kind without memory for a tensor; anything else as it is."""
     if isinstance(value, (list, tuple)):
         return [_stand_in(each) for each in value]
     if not isinstance(value, torch.Tensor):
         return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")

@@ -12,11 +12,9 @@ import torch
 
 import vllm_ir.ops  # noqa: F401 - the ops of core are found by name once they are registered
 from vllm_ir import runtime
-from vllm_ir.compile.torch_fakes import fake_mode
-from vllm_ir.compile.torch_version import storage_of
 from vllm_ir.errors import BadValue, NoInplaceForm, TorchNameTaken
 from vllm_ir.kernel_forms import KernelForms
-from vllm_ir.memory import lie_apart
+from vllm_ir.memory import lie_apart, storage_of
 from vllm_ir.names import check_torch_namespace
 from vllm_ir.op import IrOp
 from vllm_ir.staging import open_staging
@@ -127,7 +125,7 @@ def make_torch_op(
     for taken in (known.name, *([f"{known.name}_"] if written else ())):
         if hasattr(getattr(torch.ops, namespace), taken):
             raise TorchNameTaken(op=known.name, name=f"{namespace}::{taken}")
-    forms = KernelForms(known, name, kernel, fake, written, fake_mode)
+    forms = KernelForms(known, name, kernel, fake, written)
     functional = torch.library.custom_op(
         name, forms.run, mutates_args=(), device_types=device_types, schema=known.declaration.schema
     )

@@ -1,7 +1,7 @@
 """Whether a kernel returns what torch was told that it returns: compiled code reads its results by that alone.
 
-What is promised is worked out by the fake for every new kind of call, and for the sizes of so many calls: beyond them
-the kind is held against what comes, which a step of another batch then pays for with a look-up.
+How many they are is looked at in every call. Dtypes and layout are what the fake says at the first call of each
+combination of dtypes: a fake takes milliseconds, and a kernel that is wrong in them is so for every size.
 """
 
 from __future__ import annotations
@@ -16,25 +16,20 @@ from vllm_ir.errors import UnfitResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-REMEMBERED: Final = 16
-"""For how many calls of other sizes an op's promises are worked out and kept; one takes some milliseconds."""
-
 _BY_FAKE: Final = "Let it return what the op's fake promises, or tell make_torch_op by fake= what it returns."
 _BY_WRITES: Final = "Name in writes=[...] the activations that its last results come to lie in."
 
 
 class Promise(NamedTuple):
-    """What one result is to be; sizes are None where they are not looked at."""
+    """What one result is to be."""
 
     dtype: torch.dtype
-    dims: int
-    sizes: tuple[int, ...] | None
+    sizes: tuple[int, ...]
     contiguous: bool
 
     def __str__(self) -> str:
         """Return it as a sentence has it."""
-        sizes = f" of {self.dims} dimensions" if self.sizes is None else f" {list(self.sizes)}"
-        return f"{self.dtype}{sizes}{', contiguous' if self.contiguous else ''}"
+        return f"{self.dtype} {list(self.sizes)}{', contiguous' if self.contiguous else ''}"
 
 
 class Results:
@@ -50,12 +45,11 @@ class Results:
             name: torch's name of the kernel.
             kernel: what is called.
             outputs: the types of results in the schema.
-            fake: returns what results are like, from real arguments.
+            fake: returns what results are like, from stand-ins without memory.
         """
         self._op, self._name, self._kernel, self._fake = op, name, kernel, fake
         self._count, self._checked = len(outputs), set(outputs) == {"Tensor"}
-        self._promised: dict[object, tuple[Promise, ...] | None] = {}
-        self._kinds: dict[object, tuple[Promise, ...] | None] = {}
+        self._held: set[tuple[torch.dtype, ...]] = set()
 
     def several(self, results: Any) -> tuple[Any, ...]:
         """Return one result or several as a tuple of as many as the op has.
@@ -77,24 +71,31 @@ class Results:
     def check(self, results: Sequence[Any], args: tuple[Any, ...]) -> None:
         """Hold results against what torch was told of them; they may be fewer than all, the first ones then.
 
+        Under autocast nothing is held against the fake, which does not know what is cast.
+
         Raises:
             UnfitResult: one is of another dtype, shape or device, or lies otherwise although it was to be contiguous.
         """
+        if not results or not self._checked:
+            return
         tensors = [each for each in _leaves(args) if isinstance(each, torch.Tensor)]
-        if not self._checked or not results or not all(_plain(each) for each in tensors):
+        dtypes = tuple([each.dtype for each in tensors])
+        if dtypes in self._held or not all(_plain(each) for each in tensors):
             return
         device = tensors[0].device if tensors else None
-        for place, (result, wanted) in enumerate(zip(results, self._promises(args, device) or (), strict=False)):
+        if device is not None and torch.is_autocast_enabled(device.type):
+            return
+        for place, (result, wanted) in enumerate(zip(results, self._promises(args), strict=False)):
             fits = (
                 result.layout == torch.strided
-                and (result.dtype, result.dim()) == (wanted.dtype, wanted.dims)
-                and wanted.sizes in (None, result.shape)
+                and (result.dtype, result.shape) == (wanted.dtype, wanted.sizes)
                 and (not wanted.contiguous or result.is_contiguous())
                 and (device is None or result.device == device)
             )
             if not fits:
                 on = "" if device is None or result.device == device else f" on {device}"
                 raise self._unfit(f"{_kind(result)}{self._which(place)}", f"{wanted}{on}", _BY_FAKE)
+        self._held.add(dtypes)
 
     def check_place(self, place: int, result: torch.Tensor, parameter: str, target: torch.Tensor) -> None:
         """Hold a result against the activation that it is to lie in.
@@ -106,33 +107,16 @@ class Results:
             wanted = f"{target.dtype} {list(target.shape)} on {target.device} as {parameter!r} is"
             raise self._unfit(f"{_kind(result)}{self._which(place)}", wanted, _BY_WRITES)
 
-    def _promises(self, args: tuple[Any, ...], device: torch.device | None) -> tuple[Promise, ...] | None:
-        """Return what is promised of the results of a call; None where no fake can tell, so that no graph has it."""
-        cast = device is not None and torch.is_autocast_enabled(device.type)
-        key = (cast, *(_key(each, sized=True) for each in _leaves(args)))
-        if key in self._promised:
-            return self._promised[key]
-        kind = (cast, *(_key(each, sized=False) for each in _leaves(args)))
-        if len(self._promised) >= REMEMBERED and kind in self._kinds:
-            return self._kinds[kind]
-        if len(self._promised) >= REMEMBERED:
-            self._promised.clear()
-            self._kinds.clear()
-        promises = self._ask(args)
-        self._promised[key] = promises
-        self._kinds[kind] = promises and tuple(each._replace(sizes=None) for each in promises)
-        return promises
-
-    def _ask(self, args: tuple[Any, ...]) -> tuple[Promise, ...] | None:
-        """Work out what is promised."""
+    def _promises(self, args: tuple[Any, ...]) -> tuple[Promise, ...]:
+        """Return what is promised of the results of a call; nothing where no fake can tell: no graph has it then."""
         try:
             told = self._fake(*args)
         except Exception:  # noqa: BLE001 - the fake is an author's; whoever traces hears of it
-            return None
+            return ()
         several = tuple(told) if isinstance(told, (tuple, list)) else (told,)
         if len(several) != self._count or not all(isinstance(each, torch.Tensor) for each in several):
-            return None
-        return tuple(Promise(each.dtype, each.dim(), tuple(each.shape), each.is_contiguous()) for each in several)
+            return ()
+        return tuple(Promise(each.dtype, tuple(each.shape), each.is_contiguous()) for each in several)
 
     def _which(self, place: int) -> str:
         """Return which of several results is meant."""
@@ -151,15 +135,6 @@ def _leaves(args: Sequence[Any]) -> list[Any]:
 def _plain(x: torch.Tensor) -> bool:
     """Tell whether a tensor is what it seems, and has strides."""
     return type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout == torch.strided
-
-
-def _key(value: Any, *, sized: bool) -> object:
-    """Return what of an argument decides on what results are like, with sizes and numbers or without them."""
-    if isinstance(value, torch.Tensor):
-        return (value.dtype, value.device, (value.shape, value.stride()) if sized else value.dim())
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and not sized:
-        return type(value)
-    return (type(value), value) if isinstance(value, (bool, int, float, str, torch.dtype)) else repr(value)
 
 
 def _counted(count: int) -> str:

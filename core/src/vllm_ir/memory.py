@@ -25,32 +25,42 @@ def lie_apart(args: Sequence[Any], written: Sequence[int]) -> bool:
 
     if torch.compiler.is_compiling():
         return False
-    spans: list[tuple[int, int, int]] = []
+    read: list[tuple[int, int]] = []
+    given: list[tuple[int, int]] = []
     for i, tensor in _tensors(args):
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
             return False
-        if tensor.numel():
-            spans.append((i, *span(tensor)))
-    return not any(
-        one[0] in written and one is not other and one[1] < other[2] and other[1] < one[2]
-        for one in spans
-        for other in spans
-    )
+        mine = span(tensor)
+        if mine[0] == mine[1]:
+            continue
+        donated = i in written
+        for begin, end in given if not donated else (*given, *read):
+            if mine[0] < end and begin < mine[1]:
+                return False
+        (given if donated else read).append(mine)
+    return True
 
 
 def share(one: Tensor, other: Tensor) -> bool:
     """Tell whether two tensors with strides lie in the same memory, be it only between each other's elements."""
-    if not one.numel() or not other.numel():
-        return False
     mine, others = span(one), span(other)
-    return mine[0] < others[1] and others[0] < mine[1]
+    return mine[0] < others[1] and others[0] < mine[1] and mine[0] != mine[1] and others[0] != others[1]
 
 
 def span(x: Tensor) -> tuple[int, int]:
-    """Return the addresses between which the elements of a tensor lie, the second behind the last of them."""
-    begin = x.data_ptr()
-    reach = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
-    return begin, begin + (1 + reach) * x.element_size()
+    """Return the addresses between which a tensor lies, the second behind its last element; one twice for none."""
+    begin, elements = x.data_ptr(), x.numel()
+    if elements and not x.is_contiguous():
+        elements = 1 + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
+    return begin, begin + elements * x.element_size()
+
+
+def storage_of(tensor: Tensor) -> int | None:
+    """Return the identity of a tensor's memory, or None for one that has none of its own, such as a sparse one."""
+    import torch
+
+    # No public name tells of a tensor without storage, nor two storages of a graph's stand-ins apart.
+    return tensor.untyped_storage()._cdata if torch._C._has_storage(tensor) else None  # noqa: SLF001 - as just said
 
 
 def _tensors(args: Sequence[Any]) -> Iterator[tuple[int, Tensor]]:
@@ -58,6 +68,9 @@ def _tensors(args: Sequence[Any]) -> Iterator[tuple[int, Tensor]]:
     import torch
 
     for i, value in enumerate(args):
-        for each in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(each, torch.Tensor):
-                yield i, each
+        if isinstance(value, torch.Tensor):
+            yield i, value
+        elif isinstance(value, (list, tuple)):
+            for each in value:
+                if isinstance(each, torch.Tensor):
+                    yield i, each

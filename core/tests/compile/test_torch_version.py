@@ -182,14 +182,6 @@ def test_what_is_known_of_a_fake_tensor(open_size: Any) -> None:
     assert torch_sizes.hint_of(8) == 8
 
 
-def test_views_share_a_storage() -> None:
-    """What has no memory of its own has none to share."""
-    x = torch.ones(2, 3)
-    assert torch_version.storage_of(x) == torch_version.storage_of(x.t()) is not None
-    assert torch_version.storage_of(x) != torch_version.storage_of(x.clone())
-    assert torch_version.storage_of(x.to_sparse()) is None
-
-
 def test_the_counters_of_both_caches_are_found() -> None:
     """A report can tell a hit from a miss under every version."""
     counts = torch_version.cache_counts()

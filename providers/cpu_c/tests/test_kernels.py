@@ -298,8 +298,11 @@ def test_a_row_is_the_same_alone_and_in_any_batch(dtype: torch.dtype) -> None:
 def test_a_flag_is_set_as_python_tells_it(flag: Any, native: Native, same_bits: Same) -> None:
     """Whoever writes 1 for True gets what native gives for it, in a rotation and in the scales of groups."""
     call = torch.arange(3), torch.randn(3, 32), torch.randn(3, 16), 16, 16, torch.randn(8, 16), flag
-    same_bits(kernels.rotary_embedding.functional(*call), native("rotary_embedding", *call))
+    turn, fused = kernels.rotary_embedding.functional, kernels.fused_qk_norm_rope.functional
+    assert turn is not None
+    assert fused is not None
+    same_bits(turn(*call), native("rotary_embedding", *call))
     heads = (*call[:3], None, None, EPSILON, *call[3:])
-    same_bits(kernels.fused_qk_norm_rope.functional(*heads), native("fused_qk_norm_rope", *heads))
+    same_bits(fused(*heads), native("fused_qk_norm_rope", *heads))
     grouped = torch.randn(3, 64), 16, flag, flag
     same_bits(quant_kernels.dynamic_group_quant_fp8.impl_fn(*grouped), native("dynamic_group_quant_fp8", *grouped))

@@ -243,13 +243,6 @@ def schema_of(overload: Any) -> Any:
     return overload._schema
 
 
-def storage_of(tensor: torch.Tensor) -> int | None:
-    """Return the identity of a tensor's memory, or None for one that has none of its own, such as a sparse one."""
-    import torch
-
-    return tensor.untyped_storage()._cdata if torch._C._has_storage(tensor) else None
-
-
 def symbols_of(size: Any) -> frozenset[str]:
     """Return the names in a symbolic size; none for a known one."""
     import torch

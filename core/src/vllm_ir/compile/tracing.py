@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_ir.compile import torch_version
 from vllm_ir.compile.graph import storages, tensors_of, value_of
 from vllm_ir.compile.torch_fakes import twin, view_twin
+from vllm_ir.memory import storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +61,7 @@ def sharing(args: Sequence[Any]) -> tuple[object, ...]:
     import torch
 
     seen: dict[int, int] = {}
-    found = [torch_version.storage_of(value) for value in _leaves(args) if isinstance(value, torch.Tensor)]
+    found = [storage_of(value) for value in _leaves(args) if isinstance(value, torch.Tensor)]
     return tuple(None if storage is None else seen.setdefault(storage, len(seen)) for storage in found)
 
 
