@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_ir.compile import dynamo, torch_sizes, torch_version
+from vllm_ir.compile import dynamo, torch_sizes
+from vllm_ir.memory import storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 def storages(tensor: torch.Tensor) -> frozenset[int]:
     """Return the identity of a tensor's memory; empty for one that has none of its own, such as a sparse one."""
-    found = torch_version.storage_of(tensor)
+    found = storage_of(tensor)
     return frozenset() if found is None else frozenset({found})
 
 
