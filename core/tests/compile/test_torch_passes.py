@@ -29,7 +29,7 @@ def era(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if wanted == "2.11":
         monkeypatch.delattr(custom_graph_pass, "CustomInferenceAwareGraphPass", raising=False)
     elif not hasattr(custom_graph_pass, "CustomInferenceAwareGraphPass"):
-        pytest.skip("this torch is older than what the test is about")
+        pytest.skip("needs torch's CustomInferenceAwareGraphPass, which this torch lacks")
     return wanted
 
 
